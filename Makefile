@@ -1,0 +1,52 @@
+# make up    set everything up and run the main job
+# make test  set everything up and pass the tests
+# The virtual environment is .venv; state lives in .rackpulse; both can be removed at any time.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help up test test-all test-faults lint bench docs lock clean
+
+help:
+	@sed -n '1,3p' Makefile
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else "rackpulse needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ". Name one with: make PYTHON=python3.11 …")'
+	@echo "installing into $(VENV) (about a minute, once) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+up: $(STAMP)
+	@exec $(BIN)/rackpulse up $(UP)
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(STAMP) lint
+	$(BIN)/python -m pytest
+
+test-faults: $(STAMP)
+	$(BIN)/python -m pytest -m faults -p no:cacheprovider
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+docs: $(STAMP)
+	$(BIN)/rackpulse docs data-dictionary > docs/data-dictionary.md
+
+lock:
+	uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --output-file requirements.lock --quiet
+
+clean:
+	rm -rf .rackpulse

@@ -1,0 +1,19 @@
+"""``rackpulse docs``: pages that are made from the code."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline.streams import load_contracts
+from pipeline.streams.dictionary import render
+
+
+@click.group()
+def docs() -> None:
+    """Generated pages of the documentation."""
+
+
+@docs.command("data-dictionary")
+def data_dictionary() -> None:
+    """Print docs/data-dictionary.md."""
+    click.echo(render(load_contracts()), nl=False)
