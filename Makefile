@@ -18,7 +18,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 up: $(STAMP)
@@ -46,7 +46,7 @@ docs: $(STAMP)
 	$(BIN)/rackpulse docs data-dictionary > docs/data-dictionary.md
 
 lock:
-	uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --output-file requirements.lock --quiet
+	uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock" --output-file requirements.lock --quiet
 
 clean:
 	rm -rf .rackpulse
