@@ -1,0 +1,1 @@
+"""One module per kind of source; :mod:`pipeline.collectors.registry` lists them."""
