@@ -1,0 +1,1 @@
+"""``rackpulse up``: everything on one machine, started, watched and stopped in order."""
