@@ -138,7 +138,21 @@ class ServiceProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        # Its children are not ours to wait for: look until the kernel has ended them.
+        deadline = self._clock.monotonic() + 5.0
+        while self._session_lives() and self._clock.monotonic() < deadline:
+            self._clock.wait(0.02)
         self.state = "stopped"
+
+    def _session_lives(self) -> bool:
+        assert self._process
+        for entry in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, IndexError):
+                # After the name in brackets: state, parent, process group.
+                state, _, group = entry.read_text().rpartition(")")[2].split()[:3]
+                if int(group) == self._process.pid and state not in "ZX":
+                    return True
+        return False
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the log, for a message about a failed start."""
