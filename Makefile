@@ -12,11 +12,11 @@ STAMP  := $(VENV)/.installed
 help:
 	@sed -n '1,3p' Makefile
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-uv.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else "rackpulse needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ". Name one with: make PYTHON=python3.11 …")'
 	@echo "installing into $(VENV) (about a minute, once) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import uv' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -46,6 +46,7 @@ docs: $(STAMP)
 	$(BIN)/rackpulse docs data-dictionary > docs/data-dictionary.md
 
 lock:
+	printf 'uv>=0.9\n' | uv pip compile - --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --custom-compile-command "make lock" --output-file requirements-uv.lock --quiet
 	uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock" --output-file requirements.lock --quiet
 
 clean:
