@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
@@ -26,14 +27,41 @@ class StreamStatus:
         rows: rows stored.
         rows_per_second: over the last half minute.
         lag: messages in Kafka that are not stored yet; None while Kafka does not answer.
-        newest_at: newest sample stored, UTC, ISO 8601.
     """
 
     name: str
     rows: int
     rows_per_second: float | None
     lag: int | None
-    newest_at: str | None = None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What the detectors did.
+
+    Attributes:
+        live: detectors with a live model.
+        runs: scoring runs of the last day, by detector.
+        newest: end of the newest window that was judged, by detector.
+    """
+
+    live: frozenset[str]
+    runs: Mapping[str, int]
+    newest: Mapping[str, datetime]
+
+    def text(self, now: datetime) -> str:
+        """One line for a person."""
+        if not self.live:
+            return "no live model yet: training begins when the history has landed"
+        if not self.newest:
+            return f"{len(self.live)} live models, nothing judged yet"
+        oldest = min(_utc(moment) for moment in self.newest.values())
+        age = max(0, int((now - oldest).total_seconds()))
+        return f"{len(self.live)} live models, judged up to {oldest:%H:%M} UTC ({age} s ago)"
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 class Observer:
@@ -101,13 +129,30 @@ class Observer:
     def incidents(self) -> list[dict[str, Any]]:
         """Open incidents, oldest first."""
         answer = self._client.query(
-            "SELECT incident_id AS id, detector, entity_kind, entity_id AS entity, entity_name, "
-            "location, cause, severity, summary, opened_at, drill "
-            "FROM telemetry.incident WHERE transition != 'resolved' ORDER BY opened_at, id"
+            "SELECT id, detector, entity_kind, entity_id AS entity, entity_name, location, "
+            "cause, severity, summary, opened_at, drill "
+            "FROM telemetry.incident WHERE state = 'open' ORDER BY opened_at, id"
         )
         return [
             {**row, "opened_at": row["opened_at"].isoformat()} for row in answer.named_results()
         ]
+
+    def scoring(self) -> Scoring:
+        """How far each detector's live model has judged."""
+        live = self._client.query(
+            "SELECT detector FROM telemetry.detector_model WHERE state = 'live'"
+        )
+        runs = self._client.query(
+            "SELECT detector, count(), max(window_end) FROM telemetry.score_run "
+            "WHERE cluster = {cluster:String} AND model_version != '' "
+            "AND window_end > now() - INTERVAL 1 DAY GROUP BY detector",
+            parameters={"cluster": self._settings.cluster},
+        )
+        return Scoring(
+            live=frozenset(str(row[0]) for row in live.result_rows),
+            runs={str(name): int(count) for name, count, _ in runs.result_rows},
+            newest={str(name): newest for name, _, newest in runs.result_rows},
+        )
 
 
 def as_json(streams: list[StreamStatus]) -> list[dict[str, Any]]:
