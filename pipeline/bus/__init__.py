@@ -1,0 +1,1 @@
+"""Kafka: message codec, topics, spool, publisher, consumer and a broker for one machine."""
