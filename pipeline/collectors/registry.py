@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "perfquery": f"{_READERS}.perfquery",
     "ibstat": f"{_READERS}.ibstat",
     "ibswinfo": f"{_READERS}.ibswinfo",
+    "redfish": f"{_READERS}.redfish",
 }
 
 
