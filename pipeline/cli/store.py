@@ -1,0 +1,38 @@
+"""``rackpulse store`` and ``rackpulse migrate``."""
+
+from __future__ import annotations
+
+import click
+
+from pipeline.service import setup_logging
+from pipeline.settings import load_settings
+from pipeline.streams import load_contracts
+
+
+@click.group()
+def store() -> None:
+    """The embedded store: ClickHouse's engine for one machine."""
+
+
+@store.command()
+@click.option("--port", default=18123, show_default=True, help="0 takes a free one.")
+def serve(port: int) -> None:
+    """Serve ClickHouse's HTTP interface on 127.0.0.1 until stopped."""
+    from pipeline.store.server.serve import serve as run
+
+    settings = load_settings()
+    setup_logging(settings.log_format)
+    run(settings, port)
+
+
+@click.command()
+def migrate() -> None:
+    """Bring the database to this version: tables of the contracts, then numbered SQL."""
+    from pipeline.store import connect
+    from pipeline.store import migrate as run
+
+    settings = load_settings()
+    done = run(connect(settings), settings, load_contracts())
+    for line in done:
+        click.echo(line)
+    click.echo("the database is up to date" if not done else f"{len(done)} changes made")

@@ -1,0 +1,1 @@
+"""The embedded store: chDB behind ClickHouse's HTTP interface, for one machine."""

@@ -1,0 +1,121 @@
+"""The store's process: folder, users, socket, server."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import uvicorn
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.errors import RackpulseError
+from pipeline.settings import Settings
+from pipeline.store.local import (
+    Endpoint,
+    endpoint_file,
+    ensure_users,
+    read_endpoint,
+    store_folder,
+    write_private,
+)
+from pipeline.store.server.app import App
+from pipeline.store.server.engine import Engine
+from pipeline.streams.ddl import DATABASE
+
+log = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+DEFAULT_PORT = 18123
+GRACE_S = 10
+
+
+def serve(
+    settings: Settings,
+    port: int = DEFAULT_PORT,
+    clock: Clock | None = None,
+    ready: Callable[[Endpoint], None] | None = None,
+) -> None:
+    """Serve the embedded store until SIGTERM or SIGINT.
+
+    Args:
+        port: 0 takes a free one.
+        ready: called with the endpoint when clients can come.
+
+    Raises:
+        RackpulseError: the folder or the port is in use; the text says by what.
+    """
+    folder = store_folder(settings.state_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    with _lock(folder), _listen(port) as listener:
+        users = ensure_users(settings.state_dir)
+        scratch = folder / "tmp"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(mode=0o700)
+        engine = Engine(folder / "data")
+        connection = engine.connection("owner")
+        connection.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        connection.close()
+        app = App(engine, users, scratch, clock or SystemClock())
+        endpoint = Endpoint(host=HOST, port=listener.getsockname()[1], pid=os.getpid())
+        config = uvicorn.Config(
+            app, http="h11", loop="asyncio", ws="none", lifespan="off", access_log=False,
+            log_config=None, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30,
+        )  # fmt: skip
+        server = _Server(config)
+        # The socket listens already: who reads the endpoint may connect at once.
+        write_private(endpoint_file(settings.state_dir), endpoint.model_dump())
+        log.info("the store listens on http://%s:%d", endpoint.host, endpoint.port)
+        if ready is not None:
+            ready(endpoint)
+        try:
+            server.run(sockets=[listener])
+        finally:
+            endpoint_file(settings.state_dir).unlink(missing_ok=True)
+            app.close()
+            engine.close()
+            log.info("the store is closed")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which after a signal ends with it again; we end in order instead."""
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self.should_exit = True
+
+
+def _lock(folder: Path) -> IO[str]:
+    file = (folder / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as exc:
+        file.close()
+        endpoint = read_endpoint(folder.parent)
+        who = (
+            f" (process {endpoint.pid}, http://{endpoint.host}:{endpoint.port})" if endpoint else ""
+        )
+        raise RackpulseError(
+            f"Another store{who} holds {folder}: stop it first, or set another RACKPULSE_STATE_DIR"
+        ) from exc
+    return file
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(512)
+    except OSError as exc:
+        listener.close()
+        raise RackpulseError(
+            f"Port {port} is taken by another program: stop that one, or choose another port"
+            " with --port"
+        ) from exc
+    return listener
