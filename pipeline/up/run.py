@@ -16,6 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from rich.console import Console
 from rich.live import Live
 
+from pipeline.bus.endpoint import read_endpoint
 from pipeline.bus.topics import create_topics
 from pipeline.clock import Clock
 from pipeline.errors import RackpulseError
@@ -273,5 +274,7 @@ class Run:
 def _broker_line(state_dir: Path, own: bool, settings: Settings) -> str:
     if not own:
         return f"Kafka: configured servers {settings.bootstrap_servers}"
-    endpoint = read_run(state_dir / "kafka").get("kind")
-    return f"Kafka: started here{f' ({endpoint})' if endpoint else ''}"
+    endpoint = read_endpoint(state_dir)
+    if endpoint and endpoint.kind == "tansu":
+        return "Kafka: the wheel's broker, in memory only (Java 17 and Maven bring Apache Kafka)"
+    return "Kafka: Apache Kafka, started here"

@@ -1,0 +1,116 @@
+"""The live view and the faults of the demo."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from rich.console import Console
+
+from pipeline.up import live
+from pipeline.up.faults import DETECTORS, FaultPlan, FaultStarter
+from pipeline.up.observe import Scoring, StreamStatus
+
+NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
+STREAMS = [
+    StreamStatus("gpu", 1_234_567, 57.6, 0),
+    StreamStatus("nvlink", 42, None, None),
+]
+INCIDENT = {
+    "id": "inc-1",
+    "detector": "hot_rack",
+    "entity": "rack-03",
+    "entity_name": "rack-03",
+    "cause": "blocked_quick_disconnect",
+    "severity": "critical",
+    "opened_at": "2026-03-01T11:54:00+00:00",
+}
+
+
+def _shown(incidents: list[dict[str, str]], services: dict[str, str]) -> str:
+    console = Console(width=110, record=True, force_terminal=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(
+            live.screen(
+                services, STREAMS, "3 live models", incidents, {"Airflow UI": "http://x"}, NOW
+            )
+        )
+    return Console(width=110).render_str(capture.get()).plain
+
+
+def test_the_view_shows_rates_lag_and_incidents() -> None:
+    text = _shown([INCIDENT], {"kafka": "running", "writer": "restarting (exit -9)"})
+    for part in (
+        "1,234,567", "58", "writer (restarting (exit -9))", "6 min", "rack-03",
+        "blocked quick disconnect", "critical", "http://x",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_an_unknown_lag_is_not_shown_as_zero() -> None:
+    assert "lag ? messages" in live.plain_line(STREAMS, "ok", [])
+
+
+def test_no_incident_is_said() -> None:
+    assert "no open incident" in _shown([], {"kafka": "running"})
+
+
+def test_scoring_line_names_the_oldest_window() -> None:
+    scoring = Scoring(
+        frozenset(DETECTORS),
+        dict.fromkeys(DETECTORS, 5),
+        {"hot_rack": NOW - timedelta(seconds=90), "straggler_gpu": NOW - timedelta(seconds=30)},
+    )
+    assert "(90 s ago)" in scoring.text(NOW)
+    assert "no live model" in Scoring(frozenset(), {}, {}).text(NOW)
+
+
+class _Hall:
+    """The hall's fault address, over a transport of httpx's own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, statuses: list[int]) -> None:
+        self.asked: list[bytes] = []
+        self._statuses = statuses
+
+        def post(url: str, **more: object) -> httpx.Response:
+            with httpx.Client(transport=httpx.MockTransport(self._answer)) as client:
+                return client.post(url, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("pipeline.up.faults.httpx.post", post)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.content)
+        fault = {
+            "start": "2026-03-01T12:01:00Z", "detector": "hot_rack", "severity": 0.5,
+            "cause": "tired_pump", "entity": "cdu-1",
+        }  # fmt: skip
+        return httpx.Response(self._statuses.pop(0), json={"faults": [fault]})
+
+
+def _scoring(runs: int, live: frozenset[str] = DETECTORS) -> Scoring:
+    return Scoring(live, dict.fromkeys(DETECTORS, runs), {})
+
+
+def test_faults_start_once_and_only_when_every_detector_has_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hall = _Hall(monkeypatch, [503, 200])
+    said: list[str] = []
+    starter = FaultStarter(FaultPlan(seed=7, settle_runs=2), "http://hall", said.append)
+    starter.step(_scoring(9, live=frozenset({"hot_rack"})))
+    starter.step(_scoring(1))
+    assert not hall.asked
+    starter.step(_scoring(2))
+    assert len(hall.asked) == 1
+    starter.step(_scoring(3))
+    starter.step(_scoring(4))
+    assert len(hall.asked) == 2, "refused once, taken once, never asked again"
+    assert "faults drawn from seed 7:" in said
+    assert any("tired_pump on cdu-1" in line for line in said)
+
+
+def test_no_faults_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    hall = _Hall(monkeypatch, [])
+    FaultStarter(FaultPlan(seed=None), "http://hall", print).step(_scoring(9))
+    assert not hall.asked
