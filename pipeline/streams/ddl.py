@@ -55,7 +55,9 @@ def create_table_sql(stream: Stream, *, engine: str = "MergeTree", retention_day
 
     One part per insert and one ingest day per part; the two projections live in the
     same part as the rows, so that what is stored and what the writer believes cannot
-    disagree. Inserts and merges are synced: a power cut takes nothing that was answered.
+    disagree: ``offsets`` answers how far a partition is stored, ``messages`` which messages
+    of a collector are. Inserts and merges are synced: a power cut takes nothing that was
+    answered.
 
     Args:
         engine: table engine with its arguments.
@@ -67,12 +69,14 @@ def create_table_sql(stream: Stream, *, engine: str = "MergeTree", retention_day
 (
     {columns},
     PROJECTION offsets (
-        SELECT kafka_topic_id, kafka_partition, max(kafka_offset)
+        SELECT kafka_topic_id, kafka_partition, max(kafka_offset), max(kafka_leader_epoch)
         GROUP BY kafka_topic_id, kafka_partition
     ),
-    PROJECTION sequences (
-        SELECT collector_id, kafka_key, max(collector_seq)
-        GROUP BY collector_id, kafka_key
+    PROJECTION messages (
+        SELECT collector_id, kafka_key, collector_seq,
+            kafka_topic_id, kafka_partition, kafka_offset, count()
+        GROUP BY collector_id, kafka_key, collector_seq,
+            kafka_topic_id, kafka_partition, kafka_offset
     )
 )
 ENGINE = {engine}

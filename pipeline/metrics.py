@@ -1,0 +1,203 @@
+"""The catalogue of all metrics: name, kind, labels and meaning in one typed place.
+
+A process makes one :class:`Metrics` on its own registry and asks it for the metrics of the
+catalogue; an unknown one is an error of the type checker. ``docs/metrics.md`` is made from
+the catalogue by ``rackpulse docs metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ROWS = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, 50_000.0, 100_000.0, 200_000.0, 500_000.0)
+
+
+@dataclass(frozen=True)
+class _Def:
+    name: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CounterDef(_Def):
+    """A number that only rises; its name ends in ``_total``."""
+
+
+@dataclass(frozen=True)
+class GaugeDef(_Def):
+    """A number that goes up and down."""
+
+
+@dataclass(frozen=True)
+class HistogramDef(_Def):
+    """A distribution, counted in ``buckets``."""
+
+    buckets: tuple[float, ...] = _SECONDS
+
+
+# ---------------------------------------------------------------- writer
+WRITER_ROWS = CounterDef("rackpulse_writer_rows_total", "Rows stored", ("stream",))
+WRITER_MESSAGES = CounterDef("rackpulse_writer_messages_total", "Messages stored", ("stream",))
+WRITER_BYTES = CounterDef(
+    "rackpulse_writer_read_bytes_total", "Message bytes read from Kafka", ("stream",)
+)
+WRITER_REPEATS = CounterDef(
+    "rackpulse_writer_repeated_messages_total",
+    "Messages that a collector had sent again and that were stored already",
+    ("stream",),
+)
+WRITER_SEQUENCE_GAPS = CounterDef(
+    "rackpulse_writer_sequence_gaps_total",
+    "Holes in a collector's numbering; what is missing stands in telemetry.ingest_gap",
+    ("stream",),
+)
+WRITER_UNKNOWN_COLUMNS = CounterDef(
+    "rackpulse_writer_unknown_columns_total",
+    "Columns left out of messages of a newer contract",
+    ("stream", "column"),
+)
+WRITER_DEAD_LETTERS = CounterDef(
+    "rackpulse_writer_dead_letters_total",
+    "Messages that could not be read and were set aside",
+    ("stream", "reason"),
+)
+WRITER_BAD_RATIO = GaugeDef(
+    "rackpulse_writer_dead_letter_ratio",
+    "Share of the latest messages that were set aside; the writer stops above its limit",
+)
+WRITER_GAPS = CounterDef(
+    "rackpulse_writer_gaps_total",
+    "Stretches of a log that can not be read any more, by kind",
+    ("stream", "kind"),
+)
+WRITER_INSERTS = CounterDef("rackpulse_writer_inserts_total", "Blocks stored", ("stream",))
+WRITER_INSERT_SECONDS = HistogramDef(
+    "rackpulse_writer_insert_seconds", "Time from sending a block to its answer", ("stream",)
+)
+WRITER_BLOCK_ROWS = HistogramDef(
+    "rackpulse_writer_block_rows", "Rows of a block", ("stream",), _ROWS
+)
+WRITER_RETRIES = CounterDef(
+    "rackpulse_writer_retries_total",
+    "Store requests that did not end well, by the store's reason",
+    ("stream", "reason"),
+)
+WRITER_FENCED = CounterDef(
+    "rackpulse_writer_fenced_inserts_total",
+    "Blocks that stored nothing because another writer or an earlier try was first",
+    ("stream",),
+)
+WRITER_TAKEOVERS = CounterDef(
+    "rackpulse_writer_takeovers_total", "Partitions taken over", ("stream",)
+)
+WRITER_PARTITIONS = GaugeDef(
+    "rackpulse_writer_partitions",
+    "Partitions of this writer by state: waiting, open, paused, stopped",
+    ("stream", "state"),
+)
+WRITER_LAG_MESSAGES = GaugeDef(
+    "rackpulse_writer_lag_messages",
+    "Messages in the log that are not stored yet",
+    ("stream", "partition"),
+)
+WRITER_LAG_ROWS = GaugeDef(
+    "rackpulse_writer_lag_rows",
+    "Rows in the log that are not stored yet, from the rows per message seen lately",
+    ("stream",),
+)
+WRITER_LAG_SECONDS = GaugeDef(
+    "rackpulse_writer_lag_seconds",
+    "Age of the oldest message that was read and is not stored yet; 0 when there is none",
+    ("stream",),
+)
+WRITER_FRESHNESS = GaugeDef(
+    "rackpulse_writer_freshness_seconds", "Now minus the newest stored sample", ("stream",)
+)
+WRITER_BUFFERED = GaugeDef(
+    "rackpulse_writer_buffered_bytes", "Message bytes held until they are stored", ("stream",)
+)
+WRITER_REBALANCES = CounterDef("rackpulse_writer_rebalances_total", "Assignments by the group")
+WRITER_PEAK_MEMORY = GaugeDef(
+    "rackpulse_writer_peak_memory_bytes", "Highest resident memory of the process so far"
+)
+
+
+class Metrics:
+    """The metrics of one process, on its own registry."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._made: dict[str, Counter | Gauge | Histogram] = {}
+
+    def counter(self, definition: CounterDef, *labels: str) -> Counter:
+        """The counter, for these label values."""
+        made = self._made.get(definition.name)
+        if made is None:
+            # prometheus_client adds the ending itself.
+            name = definition.name.removesuffix("_total")
+            made = Counter(name, definition.meaning, definition.labels, registry=self.registry)
+            self._made[definition.name] = made
+        assert isinstance(made, Counter)
+        return made.labels(*labels) if labels else made
+
+    def gauge(self, definition: GaugeDef, *labels: str) -> Gauge:
+        """The gauge, for these label values."""
+        made = self._made.get(definition.name)
+        if made is None:
+            made = Gauge(
+                definition.name, definition.meaning, definition.labels, registry=self.registry
+            )
+            self._made[definition.name] = made
+        assert isinstance(made, Gauge)
+        return made.labels(*labels) if labels else made
+
+    def histogram(self, definition: HistogramDef, *labels: str) -> Histogram:
+        """The histogram, for these label values."""
+        made = self._made.get(definition.name)
+        if made is None:
+            made = Histogram(
+                definition.name,
+                definition.meaning,
+                definition.labels,
+                buckets=definition.buckets,
+                registry=self.registry,
+            )
+            self._made[definition.name] = made
+        assert isinstance(made, Histogram)
+        return made.labels(*labels) if labels else made
+
+
+def catalogue() -> Iterator[CounterDef | GaugeDef | HistogramDef]:
+    """All metrics, in the order of this file."""
+    for value in globals().values():
+        if isinstance(value, CounterDef | GaugeDef | HistogramDef):
+            yield value
+
+
+_KINDS = {CounterDef: "counter", GaugeDef: "gauge", HistogramDef: "histogram"}
+
+
+def render() -> str:
+    """The page docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Made from the catalogue in `pipeline/metrics.py` by `rackpulse docs metrics`; do not"
+        " edit.",
+        "",
+        "Each service serves `/metrics`, `/livez` and `/readyz` on 127.0.0.1; `--metrics-port`"
+        " names the port.",
+        "",
+        "| metric | kind | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{each.name}` | {_KINDS[type(each)]} | {', '.join(each.labels)} | {each.meaning} |"
+        for each in catalogue()
+    ]
+    return "\n".join([*lines, ""])
