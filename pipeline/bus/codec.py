@@ -169,32 +169,33 @@ def _pieces(
     max_bytes: int,
     on_oversize: Callable[[pa.RecordBatch], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    pending = [(0, part.num_rows)]
-    while pending:
-        start, end = pending.pop()
+    start, limit = 0, max_rows
+    while start < part.num_rows:
+        end = _cut(entities, start, limit)
         rows = end - start
-        limit = max_rows
-        if rows <= max_rows:
-            piece = _compact(part.slice(start, rows))
-            size = encoded_size(piece)
-            if size <= max_bytes:
-                yield piece
-                continue
-            if rows == 1:
-                if on_oversize is None:
-                    raise ValueError(
-                        f"{stream.name}: one row takes {size} bytes, a message holds {max_bytes}"
-                    )
-                on_oversize(piece)
-                continue
-            limit = min(rows - 1, max(1, rows * max_bytes // size))
-        cut = _cut(entities, start, end, limit)
-        pending += [(cut, end), (start, cut)]
+        piece = _compact(part.slice(start, rows))
+        size = encoded_size(piece)
+        if size > max_bytes and rows > 1:
+            limit = max(1, min(rows - 1, int(rows * 0.97 * max_bytes / size)))
+            continue
+        if size <= max_bytes:
+            yield piece
+        elif on_oversize is None:
+            raise ValueError(
+                f"{stream.name}: one row takes {size} bytes, a message holds {max_bytes}"
+            )
+        else:
+            on_oversize(piece)
+        start = end
+        # Rows differ in size: try for a well-filled message again.
+        limit = max(1, min(max_rows, int(rows * 0.97 * max_bytes / size)))
 
 
-def _cut(entities: np.ndarray, start: int, end: int, limit: int) -> int:
-    """Where to cut so that at most ``limit`` rows come before, between entities if it can be."""
+def _cut(entities: np.ndarray, start: int, limit: int) -> int:
+    """Where a piece ends: at most ``limit`` rows on, between entities if it can be."""
     cut = start + limit
+    if cut >= len(entities):
+        return len(entities)
     back = cut
     while back > start and entities[back] == entities[back - 1]:
         back -= 1

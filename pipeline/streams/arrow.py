@@ -57,13 +57,14 @@ def conform(stream: Stream, table: pa.Table) -> pa.Table:
         ValueError: an identity column holds NULL.
     """
     known = {column.name for column in stream.wire_columns}
-    unknown = set(table.column_names) - known
+    sent = set(table.column_names)
+    unknown = sent - known
     if unknown:
         raise KeyError(f"{stream.name} has no column {sorted(unknown)}")
     arrays = []
     for column in stream.wire_columns:
         kind = arrow_type(column)
-        if column.name not in table.column_names:
+        if column.name not in sent:
             if not column.nullable:
                 raise KeyError(f"{stream.name}: identity column {column.name} is missing")
             arrays.append(pa.nulls(table.num_rows, kind))

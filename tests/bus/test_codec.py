@@ -207,6 +207,14 @@ def test_an_empty_table_gives_no_message() -> None:
         message(GPU, table(GPU, 1).to_batches()[0].slice(0, 0))
 
 
+def test_an_identity_that_is_null_is_refused_before_it_is_sent() -> None:
+    rows = pa.table({name: table(GPU, 2).column(name) for name in GPU.row_identity})
+    cells = pa.array(["GPU-1", None])
+    rows = rows.set_column(rows.column_names.index("gpu_uuid"), "gpu_uuid", cells)
+    with pytest.raises(ValueError, match="gpu_uuid holds NULL"):
+        list(split(GPU, rows))
+
+
 # ---------------------------------------------------------------- contract versions
 
 
