@@ -7,6 +7,7 @@ the catalogue by ``rackpulse docs metrics``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -127,6 +128,58 @@ WRITER_PEAK_MEMORY = GaugeDef(
 )
 
 
+# ---------------------------------------------------------------- collector
+COLLECTOR_SCRAPES = CounterDef(
+    "rackpulse_collector_scrapes_total", "Reads of targets by outcome", ("kind", "outcome")
+)
+COLLECTOR_ROWS = CounterDef(
+    "rackpulse_collector_rows_total", "Rows handed to the spool", ("stream",)
+)
+COLLECTOR_REJECTED = CounterDef(
+    "rackpulse_collector_rejected_total",
+    "Readings that were refused; the column is empty where a whole line was",
+    ("target", "reason", "column"),
+)
+COLLECTOR_LATENESS = HistogramDef(
+    "rackpulse_collector_lateness_seconds", "How late a read began after it was due"
+)
+COLLECTOR_SCRAPE_SECONDS = HistogramDef(
+    "rackpulse_collector_scrape_seconds", "Time of a read as a whole", ("kind",)
+)
+COLLECTOR_SKIPPED = CounterDef(
+    "rackpulse_collector_skipped_total", "Reads left out because the one before still ran"
+)
+COLLECTOR_DROPPED = CounterDef(
+    "rackpulse_collector_dropped_rows_total",
+    "Rows dropped before they were spooled, because too many waited",
+    ("stream",),
+)
+COLLECTOR_TARGETS = GaugeDef("rackpulse_collector_targets", "Targets being read")
+COLLECTOR_RELOADS = CounterDef(
+    "rackpulse_collector_reloads_total", "Reloads of the target or topology file", ("outcome",)
+)
+COLLECTOR_PEAK_MEMORY = GaugeDef(
+    "rackpulse_collector_peak_memory_bytes", "Highest resident memory of the process so far"
+)
+SPOOL_BYTES = GaugeDef("rackpulse_spool_bytes", "Bytes spooled and not acknowledged by Kafka")
+SPOOL_SENT = GaugeDef("rackpulse_spool_sent_messages", "Messages that Kafka acknowledged")
+SPOOL_DROPPED = GaugeDef("rackpulse_spool_dropped_rows", "Rows that a full spool had to drop")
+TARGET_UP = GaugeDef(
+    "rackpulse_target_up", "1 when the last read of the target worked", ("target", "kind")
+)
+TARGET_STATE = GaugeDef(
+    "rackpulse_target_state",
+    "1 for the state of the target: ok, partial, frozen, truncated, stale or why it is down",
+    ("target", "state"),
+)
+TARGET_EXPECTED = GaugeDef(
+    "rackpulse_target_entities_expected", "Entities expected of the target", ("target",)
+)
+TARGET_REPORTING = GaugeDef(
+    "rackpulse_target_entities_reporting", "Entities in the target's last page", ("target",)
+)
+
+
 class Metrics:
     """The metrics of one process, on its own registry."""
 
@@ -155,6 +208,13 @@ class Metrics:
             self._made[definition.name] = made
         assert isinstance(made, Gauge)
         return made.labels(*labels) if labels else made
+
+    def remove(self, definition: GaugeDef, *labels: str) -> None:
+        """Take one set of label values out of a gauge; nothing happens where it is not."""
+        made = self._made.get(definition.name)
+        if made is not None:
+            with contextlib.suppress(KeyError):
+                made.remove(*labels)
 
     def histogram(self, definition: HistogramDef, *labels: str) -> Histogram:
         """The histogram, for these label values."""

@@ -1,0 +1,89 @@
+"""Rows of many pages put together, so that messages are not tiny.
+
+Pages that are read within one short window become one table per stream; the publisher
+splits it by key. What waits is bounded: when the spool cannot take more, the oldest rows
+are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+MAX_WAITING_ROWS = 2_000_000
+
+
+class Sink(Protocol):
+    """Where rows go: the publisher, or a terminal."""
+
+    def put(self, stream_name: str, table: pa.Table) -> None:
+        """Take rows of one stream; when it returns they are safe."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what is spooled; False when some of it could not be sent in time."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """End in order."""
+        ...
+
+
+class Batches:
+    """Rows that wait for the next window's end. Used from several threads."""
+
+    def __init__(self, max_rows: int = MAX_WAITING_ROWS) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[pa.Table]] = {}
+        self._rows = 0
+        self._max_rows = max_rows
+        self.dropped: Counter[str] = Counter()
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return self._rows
+
+    def add(self, tables: Mapping[str, pa.Table]) -> None:
+        """Add tables in their stream's wire schema."""
+        with self._lock:
+            for stream, table in tables.items():
+                if table.num_rows:
+                    self._waiting.setdefault(stream, deque()).append(table)
+                    self._rows += table.num_rows
+            while self._rows > self._max_rows:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        # The stream with most tables waiting loses its oldest; events are few and stay.
+        stream = max(self._waiting, key=lambda name: (name != "event", len(self._waiting[name])))
+        table = self._waiting[stream].popleft()
+        self._rows -= table.num_rows
+        self.dropped[stream] += table.num_rows
+        if not self._waiting[stream]:
+            del self._waiting[stream]
+
+    def take(self) -> dict[str, pa.Table]:
+        """All that waits, one table per stream."""
+        with self._lock:
+            waiting, self._waiting, self._rows = self._waiting, {}, 0
+        return {stream: joined(list(tables)) for stream, tables in waiting.items()}
+
+    def give_back(self, stream: str, table: pa.Table) -> None:
+        """Rows that the sink refused wait again, in front."""
+        with self._lock:
+            self._waiting.setdefault(stream, deque()).appendleft(table)
+            self._rows += table.num_rows
+            while self._rows > self._max_rows:
+                self._drop_oldest()
+
+
+def joined(tables: list[pa.Table]) -> pa.Table:
+    """Tables of one schema as one, with one dictionary per column."""
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

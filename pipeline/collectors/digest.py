@@ -1,0 +1,155 @@
+"""A page to rows in the wire schema: read, place, see what changed, say how the target is."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+
+from pipeline.collectors.fetch import Fetched
+from pipeline.collectors.health import Change, TargetHealth
+from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.placement import Placer
+from pipeline.collectors.registry import reader
+from pipeline.collectors.rows import clean, table_of
+from pipeline.collectors.targets import Target
+from pipeline.streams import Contracts
+from pipeline.streams.arrow import conform
+
+log = logging.getLogger("rackpulse.collect")
+
+# Kinds whose page is text of whole lines: one that ends in the middle of a line was cut.
+TEXT_KINDS = frozenset({"dcgm", "nmxt", "ib_exporter", "node_exporter_ib"})
+
+
+@dataclass(slots=True)
+class Digest:
+    """What became of one read.
+
+    Attributes:
+        tables: rows in the wire schema of their stream, placed.
+        rejected: refused readings by reason and column.
+    """
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class Digester:
+    """Makes rows of pages. Called from one thread at a time.
+
+    Attributes:
+        placer: may be exchanged when the topology file changes.
+    """
+
+    def __init__(self, contracts: Contracts, placer: Placer, collector_id: str) -> None:
+        self._contracts = contracts
+        self._collector_id = collector_id
+        self.placer = placer
+
+    def forget(self, target_name: str) -> None:
+        """Drop what is kept about a target."""
+
+    def digest(
+        self,
+        target: Target,
+        health: TargetHealth,
+        fetched: Fetched | None,
+        outcome: str,
+        received: datetime,
+        cluster: str,
+        now: float,
+    ) -> Digest:
+        """Make rows of one read.
+
+        Args:
+            fetched: None where the read did not work.
+            outcome: why, in that case.
+            received: when it ended, aware.
+            now: monotonic time in seconds.
+        """
+        cluster = target.cluster or cluster
+        reading = Reading()
+        if fetched is not None:
+            page = Page(
+                fetched.body, target.name, received, cluster, target.host, fetched.content_type
+            )
+            try:
+                reading = reader(target.kind).read(page, self._contracts)
+            except Exception:  # a reader's bug costs this page, not the collector
+                log.exception("the reader of %s", target.name)
+                outcome = "reader_failed"
+                fetched = None
+        if fetched is None:
+            changes = health.failed(outcome, now)
+        else:
+            cut = target.kind in TEXT_KINDS and not fetched.body.endswith(b"\n")
+            changes = health.read(reading.tables, truncated=cut, now=now)
+        digest = Digest(rejected=reading.rejected)
+        tables = dict(reading.tables)
+        own = [self._health_row(target, health, received, cluster)]
+        health_table = table_of(self._contracts["component"], own)
+        for stream, table in tables.items():
+            self._add(digest, stream, table)
+        self._add(digest, "component", health_table)
+        if changes:
+            self._add(digest, "event", self._events(target, changes, received, cluster))
+        return digest
+
+    def _add(self, digest: Digest, stream: str, table: pa.Table) -> None:
+        try:
+            placed = self.placer.place(table, stream)
+            whole = conform(self._contracts[stream], placed)
+        except (KeyError, ValueError, pa.ArrowException) as exc:
+            digest.rejected["does_not_conform", ""] += table.num_rows
+            log.error("rows of %s do not fit the contract: %s", stream, exc)
+            return
+        before = digest.tables.get(stream)
+        digest.tables[stream] = whole if before is None else pa.concat_tables([before, whole])
+
+    def _health_row(
+        self, target: Target, health: TargetHealth, received: datetime, cluster: str
+    ) -> dict[str, object]:
+        return {
+            "cluster": cluster,
+            "source": "collector",
+            "sampled_at": received,
+            "target": target.name,
+            "host": target.host,
+            "manager_id": target.manager_id or target.host or target.name,
+            "component_id": f"target/{clean(target.name)}",
+            "entity_type": "target",
+            "name": target.name,
+            "state": health.state,
+            "up": bool(health.up),
+            "entities_expected": health.expected,
+            "entities_reporting": health.reporting,
+            "scrape_ms": (health.scrape_s or 0.0) * 1000,
+        }
+
+    def _events(
+        self, target: Target, changes: Sequence[Change], received: datetime, cluster: str
+    ) -> pa.Table:
+        rows = [
+            {
+                "cluster": cluster,
+                "source": "collector",
+                "sampled_at": received,
+                "target": target.name,
+                "host": target.host,
+                "entity_kind": change.entity_kind,
+                "entity_id": change.entity_id or target.name,
+                "kind": change.kind,
+                "code": "",
+                "severity": change.severity,
+                "message": clean(change.message),
+                "previous": change.previous,
+                "current": change.current,
+            }
+            for change in changes
+        ]
+        return table_of(self._contracts["event"], rows)

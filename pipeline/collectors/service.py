@@ -1,0 +1,337 @@
+"""The collecting service: many targets, each with its own interval and time-out.
+
+One task per target reads it; parsing runs in one worker thread, so that the event loop
+stays free and a slow or broken target delays no other; another thread hands the rows of
+each short window to the sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import resource
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.collectors.batches import Batches, Sink
+from pipeline.collectors.digest import Digest, Digester
+from pipeline.collectors.discovery import Discovery
+from pipeline.collectors.fetch import Fetcher, FetcherFactory, FetchError
+from pipeline.collectors.health import Limits, TargetHealth
+from pipeline.collectors.placement import Placer
+from pipeline.collectors.targets import Target
+from pipeline.errors import ConfigError
+from pipeline.metrics import (
+    COLLECTOR_DROPPED,
+    COLLECTOR_LATENESS,
+    COLLECTOR_PEAK_MEMORY,
+    COLLECTOR_REJECTED,
+    COLLECTOR_ROWS,
+    COLLECTOR_SCRAPE_SECONDS,
+    COLLECTOR_SCRAPES,
+    COLLECTOR_SKIPPED,
+    COLLECTOR_TARGETS,
+    TARGET_EXPECTED,
+    TARGET_REPORTING,
+    TARGET_STATE,
+    TARGET_UP,
+    Metrics,
+)
+from pipeline.service import Health
+from pipeline.streams import Contracts
+from pipeline.topology import Topology, load_topology
+
+log = logging.getLogger("rackpulse.collect")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the service runs.
+
+    Attributes:
+        cluster: of targets that name none.
+        collector_id: stands in the rows about targets.
+        window_s: pages read within so long become one message per key.
+        watch_s: how often files are looked at for changes.
+        flush_timeout_s: how long the end waits for Kafka; what is not sent stays spooled.
+    """
+
+    cluster: str
+    collector_id: str
+    window_s: float = 1.0
+    watch_s: float = 2.0
+    flush_timeout_s: float = 10.0
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(slots=True)
+class _Running:
+    target: Target
+    task: asyncio.Task[None]
+    health: TargetHealth
+
+
+class Collector:
+    """Reads all targets until it is told to stop.
+
+    Args:
+        discovery: names the targets.
+        topology_path: topology file, watched too; None leaves rows unplaced.
+        sink: where rows go.
+        fetchers: makes what reads a target; tests put their own.
+    """
+
+    def __init__(
+        self,
+        contracts: Contracts,
+        discovery: Discovery,
+        sink: Sink,
+        options: Options,
+        *,
+        topology_path: Path | None = None,
+        metrics: Metrics | None = None,
+        health: Health | None = None,
+        clock: Clock | None = None,
+        fetchers: Callable[[Target], Fetcher] | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._contracts = contracts
+        self._discovery = discovery
+        self._sink = sink
+        self._options = options
+        self._topology_path = topology_path
+        self._topology: Topology | None = None
+        self._topology_mark: tuple[int, int] | None = None
+        self._metrics = metrics or Metrics()
+        self._health = health or Health()
+        self._fetchers = fetchers or FetcherFactory(self._clock).make
+        self._batches = Batches()
+        self._digester = Digester(contracts, Placer(contracts, None), options.collector_id)
+        self._running: dict[str, _Running] = {}
+        self._parse = ThreadPoolExecutor(1, thread_name_prefix="parse")
+        self._store = ThreadPoolExecutor(1, thread_name_prefix="sink")
+        self._tried: set[str] = set()
+        self._dropped_told: dict[str, int] = {}
+
+    @property
+    def targets(self) -> dict[str, TargetHealth]:
+        """State of each target by name."""
+        return {name: running.health for name, running in self._running.items()}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Read until ``stop`` is set, then hand over what was read and end."""
+        self._load_topology(first=True)
+        await self._apply(await self._discovery.first())
+        helpers = [
+            asyncio.create_task(self._every(self._options.window_s, self._hand_over)),
+            asyncio.create_task(self._every(self._options.watch_s, self._look_for_changes)),
+        ]
+        try:
+            await stop.wait()
+        finally:
+            await self._end(helpers)
+
+    async def _end(self, helpers: list[asyncio.Task[None]]) -> None:
+        tasks = [running.task for running in self._running.values()]
+        for task in [*tasks, *helpers]:
+            task.cancel()
+        await asyncio.gather(*tasks, *helpers, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        await self._hand_over()
+        sent = await loop.run_in_executor(
+            self._store, self._sink.flush, self._options.flush_timeout_s
+        )
+        if not sent:
+            log.warning("Kafka did not take everything in time: the rest stays in the spool")
+        await loop.run_in_executor(self._store, self._sink.close, 5.0)
+        self._parse.shutdown()
+        self._store.shutdown()
+
+    async def _every(self, seconds: float, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                outcome = work()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+            except Exception:
+                log.exception("trying again in %g s", seconds)
+
+    # ------------------------------------------------------------ targets
+
+    async def _look_for_changes(self) -> None:
+        self._load_topology(first=False)
+        changed = await self._discovery.changed()
+        if changed is not None:
+            await self._apply(changed)
+
+    async def _apply(self, targets: dict[str, Target]) -> None:
+        for name in [n for n, r in self._running.items() if targets.get(n) != r.target]:
+            await self._stop_target(name)
+        for name, target in targets.items():
+            if name not in self._running:
+                self._start_target(target)
+        self._metrics.gauge(COLLECTOR_TARGETS).set(len(self._running))
+        if not targets:
+            self._health.ready()
+
+    def _start_target(self, target: Target) -> None:
+        try:
+            fetcher = self._fetchers(target)
+        except ConfigError as exc:
+            log.error("target %s is left out: %s", target.name, exc)
+            return
+        health = TargetHealth(target, self._options.limits)
+        self._expect(health)
+        task = asyncio.create_task(self._read_on(target, fetcher, health), name=target.name)
+        self._running[target.name] = _Running(target, task, health)
+
+    async def _stop_target(self, name: str) -> None:
+        running = self._running.pop(name)
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        self._digester.forget(name)
+        self._tried.discard(name)
+        self._show_target(running.health, gone=True)
+
+    def _load_topology(self, *, first: bool) -> None:
+        if self._topology_path is None:
+            return
+        try:
+            status = self._topology_path.stat()
+            mark = (status.st_mtime_ns, status.st_ino)
+            if mark == self._topology_mark:
+                return
+            self._topology = load_topology(self._topology_path)
+        except (OSError, ConfigError) as exc:
+            if first:
+                raise exc if isinstance(exc, ConfigError) else ConfigError(str(exc)) from exc
+            log.warning("keeping the topology that was read before: %s", exc)
+            return
+        self._topology_mark = mark
+        self._digester.placer = Placer(self._contracts, self._topology)
+        for running in self._running.values():
+            self._expect(running.health)
+
+    def _expect(self, health: TargetHealth) -> None:
+        host = health.target.host
+        if self._topology is not None and host and health.target.kind == "dcgm":
+            gpus = frozenset(
+                entity.id
+                for entity in self._topology.entities
+                if entity.kind == "gpu" and entity.host == host
+            )
+            health.expected_by_topology = gpus or None
+
+    # ------------------------------------------------------------ reading
+
+    async def _read_on(self, target: Target, fetcher: Fetcher, health: TargetHealth) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._offset(target)
+        try:
+            while True:
+                await asyncio.sleep(due - loop.time())
+                self._metrics.histogram(COLLECTOR_LATENESS).observe(max(0.0, loop.time() - due))
+                await self._read_once(target, fetcher, health)
+                self._health.beat()
+                due += target.interval_s
+                missed = int((loop.time() - due) / target.interval_s) + 1
+                if missed > 0:
+                    self._metrics.counter(COLLECTOR_SKIPPED).inc(missed)
+                    due += missed * target.interval_s
+        finally:
+            await fetcher.close()
+
+    def _offset(self, target: Target) -> float:
+        """When in the interval a target is read.
+
+        Targets of one rack are read close together, so that their rows share messages;
+        racks are spread over the interval.
+        """
+        place = self._topology.place("host", target.host or "") if self._topology else None
+        group = (place.rack if place else None) or target.manager_id or target.name
+        spread = max(0.0, target.interval_s - self._options.window_s)
+        jitter = min(self._options.window_s, target.interval_s) * 0.8
+        return _share(group) * spread + _share(target.name) * jitter
+
+    async def _read_once(self, target: Target, fetcher: Fetcher, health: TargetHealth) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            fetched = await fetcher.fetch()
+        except FetchError as exc:
+            outcome, page = exc.reason, None
+        except Exception as exc:  # one target's surprise must not end its loop
+            log.exception("target %s", target.name)
+            outcome, page = f"error_{type(exc).__name__}", None
+        else:
+            outcome, page = "ok", fetched
+        received = self._clock.now()
+        health.scrape_s = loop.time() - began
+        digest = await loop.run_in_executor(
+            self._parse, self._digester.digest, target, health, page, outcome, received,
+            self._options.cluster, loop.time(),
+        )  # fmt: skip
+        self._batches.add(digest.tables)
+        self._count(target, health, digest, outcome)
+        self._tried.add(target.name)
+        if len(self._tried) >= len(self._running):
+            self._health.ready()
+
+    def _count(self, target: Target, health: TargetHealth, digest: Digest, outcome: str) -> None:
+        metrics = self._metrics
+        metrics.counter(COLLECTOR_SCRAPES, target.kind, outcome).inc()
+        metrics.histogram(COLLECTOR_SCRAPE_SECONDS, target.kind).observe(health.scrape_s or 0.0)
+        for (reason, column), count in digest.rejected.items():
+            metrics.counter(COLLECTOR_REJECTED, target.name, reason, column).inc(count)
+        self._show_target(health)
+
+    def _show_target(self, health: TargetHealth, *, gone: bool = False) -> None:
+        name, kind = health.target.name, health.target.kind
+        up = self._metrics.gauge(TARGET_UP, name, kind)
+        states = self._metrics.gauge(TARGET_STATE, name, health.state)
+        if health.shown_state not in (None, health.state) or gone:
+            self._metrics.remove(TARGET_STATE, name, health.shown_state or health.state)
+        if gone:
+            self._metrics.remove(TARGET_UP, name, kind)
+            self._metrics.remove(TARGET_EXPECTED, name)
+            self._metrics.remove(TARGET_REPORTING, name)
+            return
+        health.shown_state = health.state
+        up.set(1 if health.up else 0)
+        states.set(1)
+        if health.expected is not None:
+            self._metrics.gauge(TARGET_EXPECTED, name).set(health.expected)
+            self._metrics.gauge(TARGET_REPORTING, name).set(health.reporting or 0)
+
+    # ------------------------------------------------------------ handing over
+
+    async def _hand_over(self) -> None:
+        tables = self._batches.take()
+        loop = asyncio.get_running_loop()
+        for stream, table in tables.items():
+            try:
+                await loop.run_in_executor(self._store, self._sink.put, stream, table)
+            except Exception:
+                log.exception("the spool does not take rows of %s: they wait", stream)
+                self._batches.give_back(stream, table)
+                continue
+            self._metrics.counter(COLLECTOR_ROWS, stream).inc(table.num_rows)
+        for stream, dropped in self._batches.dropped.items():
+            new = dropped - self._dropped_told.get(stream, 0)
+            if new:
+                self._metrics.counter(COLLECTOR_DROPPED, stream).inc(new)
+                self._dropped_told[stream] = dropped
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._metrics.gauge(COLLECTOR_PEAK_MEMORY).set(peak_kib * 1024)
+        self._health.beat()
+
+
+def _share(text: str) -> float:
+    """A number from 0 to 1 that follows from the text alone."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
