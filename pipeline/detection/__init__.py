@@ -1,0 +1,1 @@
+"""Detection: what is abnormal, how sure, and why."""

@@ -1,0 +1,84 @@
+"""The structure gate: which windows can be judged at all, and whose telemetry is lost.
+
+A gap, a frozen source or a vanished entity is a finding of its own; nothing is imputed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.detection.conformal import BoolArray
+from pipeline.detection.frame import Frame
+from pipeline.detection.spec import DetectorSpec, Rule
+
+_COMPARE = {
+    ">": np.greater, ">=": np.greater_equal, "<": np.less, "<=": np.less_equal,
+    "==": np.equal, "!=": np.not_equal,
+}  # fmt: skip
+
+
+@dataclass
+class Structure:
+    """What the gate says.
+
+    Attributes:
+        fit: minutes x entities that may be judged and may be peers.
+        frozen: minutes x entities whose source repeats itself.
+        lost: entities without a sample in the last minutes that had some before.
+    """
+
+    fit: BoolArray
+    frozen: BoolArray
+    lost: BoolArray
+
+
+def inspect(frame: Frame, spec: DetectorSpec) -> Structure:
+    """Look at presence, freshness and change, not at values."""
+    gate = spec.gate
+    minutes, entities = frame.shape
+    present = frame.samples >= gate.min_samples
+    frozen = np.zeros(frame.shape, dtype=bool)
+    still = (frame.moving <= 1) & (frame.samples >= 2)
+    run = np.zeros(entities, dtype=np.int64)
+    for i in range(minutes):
+        # One reading in each of the minutes, and the same one: the gate looks at runs.
+        run = np.where(still[i], run + 1, np.where(frame.samples[i] > 0, 0, run))
+        frozen[i] = run >= gate.frozen_minutes
+    fit = present & ~frozen
+    for name in gate.settle:
+        labels = frame.labels.get(name)
+        if labels is None:
+            continue
+        codes = labels.codes
+        changed = np.zeros(frame.shape, dtype=bool)
+        changed[1:] = (codes[1:] != codes[:-1]) & (frame.samples[1:] > 0) & (frame.samples[:-1] > 0)
+        for back in range(gate.settle_minutes + 1):
+            fit[back:] &= ~changed[: minutes - back]
+    recent = frame.samples[-gate.lost_minutes :].sum(axis=0) == 0
+    before = frame.samples[: -gate.lost_minutes].sum(axis=0) > 0
+    return Structure(fit, frozen, recent & before)
+
+
+def rule_holds(frame: Frame, rule: Rule) -> BoolArray:
+    """Minutes x entities in which a hard rule's condition holds; unknown is false."""
+    column, operator, number = rule.parsed
+    values = frame.value(column)
+    with np.errstate(invalid="ignore"):
+        found: BoolArray = _COMPARE[operator](values, number) & np.isfinite(values)
+    return found
+
+
+def rule_pages(frame: Frame, rule: Rule) -> BoolArray:
+    """Entities for which a rule holds often enough in its last ``n`` minutes."""
+    found: BoolArray = rule_holds(frame, rule)[-rule.n :].sum(axis=0) >= rule.k
+    return found
+
+
+def ruled_out(frame: Frame, spec: DetectorSpec) -> BoolArray:
+    """Minutes x entities that a hard rule keeps out of training."""
+    out = np.zeros(frame.shape, dtype=bool)
+    for rule in spec.rule:
+        out |= rule_holds(frame, rule)
+    return out

@@ -1,0 +1,134 @@
+"""A trained detector, as an object and as bytes.
+
+The bytes are a zip file: ``model.json`` with all numbers, and one skops file per forest.
+Never pickle; one type is allowed when a forest is loaded, and the hash is checked first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import version as library_version
+from typing import Any
+
+import skops.io
+from sklearn.ensemble import IsolationForest
+
+from pipeline.detection.families import Family, family_from_json, family_json
+from pipeline.detection.residuals import Baseline
+from pipeline.errors import RackpulseError
+
+FORMAT = 1
+ALLOWED_TYPES = ("sklearn.tree._tree.Tree",)
+LIBRARIES = ("scikit-learn", "skops", "numpy")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass
+class Model:
+    """What training learnt.
+
+    Attributes:
+        detector, version, spec_digest, contract_digest: what it belongs to.
+        trained_from, trained_until: training window.
+        baselines: by feature.
+        short, long: families of the one-minute and of the long window.
+        q: false-discovery rate over the fleet and window.
+        metrics: what training measured.
+        data_digest: hash of the training feature rows.
+    """
+
+    detector: str
+    version: str
+    spec_digest: str
+    contract_digest: str
+    trained_from: datetime
+    trained_until: datetime
+    baselines: dict[str, Baseline]
+    short: list[Family]
+    long: list[Family]
+    q: float
+    metrics: dict[str, Any] = field(default_factory=dict)
+    data_digest: str = ""
+
+
+def dump(model: Model) -> bytes:
+    """The model's bytes; equal models give equal bytes."""
+    raw = {
+        "format": FORMAT, "detector": model.detector, "version": model.version,
+        "spec_digest": model.spec_digest, "contract_digest": model.contract_digest,
+        "trained_from": model.trained_from.isoformat(),
+        "trained_until": model.trained_until.isoformat(),
+        "baselines": {name: vars(base) for name, base in model.baselines.items()},
+        "short": [family_json(family) for family in model.short],
+        "long": [family_json(family) for family in model.long],
+        "q": model.q, "metrics": model.metrics, "data_digest": model.data_digest,
+        "libraries": libraries(),
+    }  # fmt: skip
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        _put(archive, "model.json", json.dumps(raw).encode())
+        for window, families in (("short", model.short), ("long", model.long)):
+            for family in families:
+                if family.forest is not None:
+                    _put(archive, f"{window}/{family.name}.skops", skops.io.dumps(family.forest))
+    return buffer.getvalue()
+
+
+def libraries() -> dict[str, str]:
+    """Versions of the libraries whose objects a model holds."""
+    return {name: library_version(name) for name in LIBRARIES}
+
+
+def _put(archive: zipfile.ZipFile, name: str, body: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
+
+
+def digest(body: bytes) -> str:
+    """SHA-256 of a model's bytes."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def load(body: bytes, sha256: str) -> Model:
+    """The model from its bytes.
+
+    Raises:
+        RackpulseError: the hash differs, the format is of another version, or a forest holds
+            a type that is not allowed.
+    """
+    if digest(body) != sha256:
+        raise RackpulseError(
+            "A stored model does not have the hash that it was stored with: train again"
+        )
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        raw = json.loads(archive.read("model.json"))
+        if raw.get("format") != FORMAT:
+            raise RackpulseError(f"A stored model has format {raw.get('format')}: train again")
+        names = set(archive.namelist())
+
+        def forest(window: str, name: str) -> IsolationForest | None:
+            file = f"{window}/{name}.skops"
+            return _forest(archive.read(file)) if file in names else None
+
+        short = [family_from_json(f, forest("short", f["name"])) for f in raw["short"]]
+        long = [family_from_json(f, forest("long", f["name"])) for f in raw["long"]]
+    return Model(
+        raw["detector"], raw["version"], raw["spec_digest"], raw["contract_digest"],
+        datetime.fromisoformat(raw["trained_from"]), datetime.fromisoformat(raw["trained_until"]),
+        {name: Baseline(**base) for name, base in raw["baselines"].items()},
+        short, long, raw["q"], raw["metrics"], raw["data_digest"],
+    )  # fmt: skip
+
+
+def _forest(body: bytes) -> IsolationForest:
+    unknown = set(skops.io.get_untrusted_types(data=body)) - set(ALLOWED_TYPES)
+    if unknown:
+        raise RackpulseError(f"A stored model holds types that are not allowed: {sorted(unknown)}")
+    found = skops.io.loads(body, trusted=list(ALLOWED_TYPES))
+    if not isinstance(found, IsolationForest):
+        raise RackpulseError("A stored model holds something that is no isolation forest")
+    return found
