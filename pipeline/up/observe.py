@@ -13,6 +13,7 @@ from clickhouse_connect.driver.client import Client
 from pipeline.bus.consumer import log_ends
 from pipeline.bus.topics import topic_ids
 from pipeline.clock import Clock
+from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
 from pipeline.streams import Contracts
 
@@ -103,12 +104,10 @@ class Observer:
         return {str(table): int(count) for table, count in answer.result_rows}
 
     def _lag(self) -> dict[str, int] | None:
-        from kafka.errors import KafkaError
-
         try:
             ids = topic_ids(self._settings)
             ends = log_ends(self._settings, list(self._contracts))
-        except (KafkaError, OSError):
+        except RackpulseError:
             return None
         lag = dict.fromkeys(self._contracts, 0)
         for name in self._contracts:
