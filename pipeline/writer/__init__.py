@@ -1,0 +1,1 @@
+"""Kafka to ClickHouse, each row once (docs/exactly-once.md)."""

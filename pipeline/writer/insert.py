@@ -1,0 +1,165 @@
+"""One fenced insert: it stores its block if the writer still owns it, else nothing.
+
+The fence stands in the insert's own SQL as two scalar conditions, so the engine judges it
+after it has entered the query in ``system.processes``, where a writer that takes over finds
+and kills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.summary import QuerySummary
+
+from pipeline.streams import Stream
+from pipeline.streams.ddl import DATABASE, clickhouse_type
+from pipeline.writer.block import MESSAGE_COLUMNS, Block, to_stream
+
+# Every setting that decides what an insert stores is said: defaults have changed before.
+# One insert is one part: one thread, and no cut by bytes or by fewer rows than a block holds.
+INSERT_SETTINGS: Mapping[str, str] = {
+    "async_insert": "0",
+    "wait_for_async_insert": "1",
+    "insert_deduplicate": "0",
+    "deduplicate_blocks_in_dependent_materialized_views": "0",
+    "max_insert_threads": "1",
+    "min_insert_block_size_rows": "2000000",
+    "min_insert_block_size_bytes": "0",
+    "max_partitions_per_insert_block": "1",
+    "insert_null_as_default": "0",
+    "optimize_use_projections": "1",
+    "optimize_use_implicit_projections": "1",
+}
+REPLICATED_SETTINGS: Mapping[str, str] = {
+    "insert_quorum": "auto",
+    "insert_quorum_parallel": "0",
+    "select_sequential_consistency": "1",
+}
+LARGEST_BLOCK_ROWS = 1_000_000  # below min_insert_block_size_rows
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Who may store: this writer, under these epochs.
+
+    Attributes:
+        topic_id: without the mark of an incarnation.
+        label: as it stands on the rows.
+        epochs: the writer's epoch by partition.
+    """
+
+    topic_id: str
+    label: str
+    writer_id: str
+    epochs: Mapping[int, int]
+
+
+def comment(topic_id: str, partitions: Mapping[int, Any], writer_id: str) -> str:
+    """The ``log_comment`` that names an insert: who takes over finds it by its partitions."""
+    listed = ",".join(str(partition) for partition in sorted(partitions))
+    return f"rackpulse-write/{topic_id}/,{listed},/{writer_id}"
+
+
+def comment_pattern(topic_id: str, partitions: list[int]) -> str:
+    """Regular expression that finds the comments of inserts on any of these partitions."""
+    listed = "|".join(str(partition) for partition in sorted(partitions))
+    return f"^rackpulse-write/{topic_id}/.*,({listed}),.*/"
+
+
+_SQL: dict[str, str] = {}  # a contract never changes in a process
+
+
+def insert_sql(stream: Stream) -> str:
+    """The insert of a stream, for any block of it."""
+    if stream.digest not in _SQL:
+        _SQL[stream.digest] = _insert_sql(stream)
+    return _SQL[stream.digest]
+
+
+def _insert_sql(stream: Stream) -> str:
+    wire = [column.name for column in stream.wire_columns]
+    sent = [*wire, *MESSAGE_COLUMNS]
+    structure = ", ".join(f"`{name}` {clickhouse_type(stream.column(name))}" for name in sent)
+    names = ", ".join(f"`{name}`" for name in (*sent, "ingested_at", "kafka_topic_id"))
+    quoted = structure.replace("\\", "\\\\").replace("'", "\\'")
+    return f"""INSERT INTO {DATABASE}.{stream.name} ({names})
+SELECT *, {{ingested_at:DateTime64(3, 'UTC')}}, {{label:String}}
+FROM input('{quoted}')
+WHERE (
+    SELECT countIf(highest >= transform(kafka_partition,
+        {{partitions:Array(UInt32)}}, {{firsts:Array(UInt64)}}, toUInt64(0)))
+    FROM (
+        SELECT kafka_partition, max(kafka_offset) AS highest
+        FROM {DATABASE}.{stream.name}
+        WHERE kafka_topic_id = {{label:String}}
+            AND kafka_partition IN {{partitions:Array(UInt32)}}
+        GROUP BY kafka_topic_id, kafka_partition
+    )
+) = 0 AND (
+    SELECT countIf(newest = (transform(kafka_partition,
+        {{partitions:Array(UInt32)}}, {{epochs:Array(UInt64)}}, toUInt64(0)), {{writer:String}}))
+    FROM (
+        SELECT kafka_partition, max((epoch, writer_id)) AS newest
+        FROM {DATABASE}.writer_epoch
+        WHERE kafka_topic_id = {{topic_id:String}}
+            AND kafka_partition IN {{partitions:Array(UInt32)}}
+        GROUP BY kafka_partition
+    )
+) = length({{partitions:Array(UInt32)}})
+FORMAT ArrowStream"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the store said: rows written, none when the fence held; bytes that were sent."""
+
+    rows: int
+    bytes: int
+
+
+def insert(
+    client: Client,
+    block: Block,
+    fence: Fence,
+    ingested_at: datetime,
+    settings: Mapping[str, str] = INSERT_SETTINGS,
+) -> Answer:
+    """Store a block behind its fence.
+
+    Args:
+        ingested_at: one time for the whole block, so that it is one part of one day.
+
+    Returns:
+        All rows of the block, or 0 when the fence held.
+
+    Raises:
+        ClickHouseError, OSError, HTTPError: see :func:`pipeline.store.classify`.
+        ValueError: the block is empty, or too large to be one part.
+    """
+    if not 0 < block.rows <= LARGEST_BLOCK_ROWS:
+        raise ValueError(f"a block of {block.rows} rows is never sent")
+    body = to_stream(block.table()).to_pybytes()
+    partitions = sorted(block.firsts)
+    answer = client.command(
+        insert_sql(block.stream),
+        parameters={
+            "ingested_at": ingested_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+            "label": fence.label,
+            "topic_id": fence.topic_id,
+            "writer": fence.writer_id,
+            "partitions": partitions,
+            "firsts": [block.firsts[partition] for partition in partitions],
+            "epochs": [fence.epochs[partition] for partition in partitions],
+        },
+        data=body,
+        settings={
+            **settings,
+            "log_comment": comment(fence.topic_id, block.firsts, fence.writer_id),
+        },
+    )
+    assert isinstance(answer, QuerySummary)
+    return Answer(answer.written_rows, len(body))
