@@ -11,7 +11,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from pipeline.collectors.fetch import Fetched
-from pipeline.collectors.health import Change, TargetHealth
+from pipeline.collectors.health import COUNTED, Change, TargetHealth
 from pipeline.collectors.page import Page, Reading
 from pipeline.collectors.placement import Placer
 from pipeline.collectors.registry import reader
@@ -84,6 +84,9 @@ class Digester:
                 log.exception("the reader of %s", target.name)
                 outcome = "reader_failed"
                 fetched = None
+        if fetched is not None and not reading.rows and target.kind in COUNTED:
+            # It answers, but with nothing that the reader knows: as good as no answer.
+            fetched, outcome = None, "no_readings"
         if fetched is None:
             changes = health.failed(outcome, now)
         else:

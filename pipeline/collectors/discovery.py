@@ -36,7 +36,7 @@ class Discovery:
             ConfigError: a file is missing or wrong.
         """
         for path in self._files:
-            self._marks[path] = _mark(path)
+            self._marks[path] = mark_of(path)
             self._read[path] = load_targets(path)
         await self._resolve()
         self._last = self._all()
@@ -45,7 +45,7 @@ class Discovery:
     async def changed(self) -> dict[str, Target] | None:
         """The targets now; None when they are the same as before."""
         for path in self._files:
-            mark = _mark(path)
+            mark = mark_of(path)
             if mark == self._marks.get(path):
                 continue
             self._marks[path] = mark
@@ -88,7 +88,8 @@ class Discovery:
         return found
 
 
-def _mark(path: Path) -> tuple[int, int, int]:
+def mark_of(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced; zeros where there is none."""
     try:
         status = path.stat()
     except OSError:

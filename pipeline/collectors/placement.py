@@ -95,7 +95,9 @@ class Placer:
         self, manager: str | None, component: str | None, kind: str | None, host: str | None
     ) -> Place:
         assert self._topology is not None
-        for entity_id in (component, f"{manager}/{component}", f"{host}/{component}"):
+        # The file counts a host's sockets; exporters name them cpu0, cpu1.
+        socket = (component or "").removeprefix("cpu")
+        for entity_id in (component, f"{manager}/{component}", f"{host}/{socket}"):
             if kind and entity_id and (kind, entity_id) in self._topology.by_id:
                 return self._at(kind, entity_id, host)
         return self._managed(manager, host)

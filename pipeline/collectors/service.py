@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from pathlib import Path
 from pipeline.clock import Clock, SystemClock
 from pipeline.collectors.batches import Batches, Sink
 from pipeline.collectors.digest import Digest, Digester
-from pipeline.collectors.discovery import Discovery
+from pipeline.collectors.discovery import Discovery, mark_of
 from pipeline.collectors.fetch import Fetcher, FetcherFactory, FetchError
 from pipeline.collectors.health import Limits, TargetHealth
 from pipeline.collectors.placement import Placer
@@ -105,7 +106,7 @@ class Collector:
         self._options = options
         self._topology_path = topology_path
         self._topology: Topology | None = None
-        self._topology_mark: tuple[int, int] | None = None
+        self._topology_mark: tuple[int, int, int] | None = None
         self._metrics = metrics or Metrics()
         self._health = health or Health()
         self._fetchers = fetchers or FetcherFactory(self._clock).make
@@ -201,16 +202,16 @@ class Collector:
     def _load_topology(self, *, first: bool) -> None:
         if self._topology_path is None:
             return
+        mark = mark_of(self._topology_path)
+        if mark == self._topology_mark:
+            return
         try:
-            status = self._topology_path.stat()
-            mark = (status.st_mtime_ns, status.st_ino)
-            if mark == self._topology_mark:
-                return
             self._topology = load_topology(self._topology_path)
-        except (OSError, ConfigError) as exc:
+        except ConfigError as exc:
             if first:
-                raise exc if isinstance(exc, ConfigError) else ConfigError(str(exc)) from exc
+                raise
             log.warning("keeping the topology that was read before: %s", exc)
+            self._topology_mark = mark
             return
         self._topology_mark = mark
         self._digester.placer = Placer(self._contracts, self._topology)
@@ -239,7 +240,7 @@ class Collector:
                 await self._read_once(target, fetcher, health)
                 self._health.beat()
                 due += target.interval_s
-                missed = int((loop.time() - due) / target.interval_s) + 1
+                missed = math.ceil((loop.time() - due) / target.interval_s)
                 if missed > 0:
                     self._metrics.counter(COLLECTOR_SKIPPED).inc(missed)
                     due += missed * target.interval_s

@@ -115,7 +115,7 @@ def test_both_ends_of_cables() -> None:
 def test_components_by_themselves_their_manager_or_their_host() -> None:
     cpu, cdu, stranger = placed(
         "component",
-        {"manager_id": "h1", "component_id": "1", "entity_type": "grace_cpu", "host": "h1"},
+        {"manager_id": "h1", "component_id": "cpu1", "entity_type": "grace_cpu", "host": "h1"},
         {"manager_id": "cdu-1", "component_id": "/redfish/v1/x", "entity_type": "cdu"},
         {"manager_id": "m", "component_id": "c", "entity_type": "fan", "host": "h2"},
     )

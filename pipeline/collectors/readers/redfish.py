@@ -12,11 +12,13 @@ from pipeline.collectors.redfish import coolant
 from pipeline.collectors.redfish.component import Components
 from pipeline.collectors.redfish.nvlink import Links
 from pipeline.collectors.redfish.owners import Owners
-from pipeline.collectors.redfish.tree import Tree, kind_of, parse
+from pipeline.collectors.redfish.tree import Tree, kind_of, parse, read_folder
 from pipeline.collectors.rows import Rows
 from pipeline.streams import Contracts
 
 KIND = "redfish"
+
+__all__ = ["KIND", "manager_id", "read", "read_folder"]
 
 
 def read(page: Page, contracts: Contracts) -> Reading:
