@@ -63,6 +63,7 @@ class Grid:
         self._source = source
         self._dcgm_blanks = dcgm_blanks
         self._wide = wide
+        self._tells_quality = any(column.name == "quality" for column in known.stream.columns)
         self._received_ms = int(page.received_at.timestamp() * 1000)
         self._rows: dict[Hashable, int] = {}
         self._times: list[int] = []
@@ -73,6 +74,7 @@ class Grid:
         self._values: list[NDArray[np.float64]] = []
         self._texts: list[tuple[Sequence[Raw], NDArray[np.int64] | None]] = []
         self._single: list[tuple[int, int, Raw]] = []
+        self._said: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         return len(self._times)
@@ -142,6 +144,12 @@ class Grid:
         """Put down one reading: a number, or its text."""
         self._single.append((row, field, raw))
 
+    def once(self, row: int, field: int, raw: Raw) -> None:
+        """Put down a reading that the source repeats on many lines."""
+        if (row, field) not in self._said:
+            self._said.add((row, field))
+            self.put(row, field, raw)
+
     def extend(
         self,
         row_of: NDArray[np.int64],
@@ -175,14 +183,14 @@ class Grid:
             ),
             "target": _constant(self._page.target, rows),
         }
+        numbers = self._numbers(rows)
         if self._page.host is not None:
             self._labels["host"] = [self._page.host] * rows
         for name, values in self._labels.items():
             array = _labels(self.fields.stream.column(name), values)
             if array is not None:
                 arrays[name] = array
-        arrays.update(self._numbers(rows))
-        return pa.table(arrays)
+        return pa.table({**arrays, **numbers})
 
     def _gather_single(self) -> None:
         if not self._single:
@@ -215,6 +223,9 @@ class Grid:
         chosen: NDArray[np.int64] | None = None
         if not good.all():
             self._count(field_of, fault)
+            if self._tells_quality:
+                for row in set(row_of[fault == SATURATED].tolist()):
+                    self.label(row, "quality", "saturated")
             chosen = np.flatnonzero(good)
             row_of, field_of, values = row_of[good], field_of[good], values[good]
         cell_of = field_of * rows + row_of

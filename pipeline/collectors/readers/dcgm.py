@@ -28,14 +28,19 @@ so none stands on the row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipeline.collectors.fill import (
+    RowOf,
+    fill,
+    parse_into,
+    row_at,
+    sample_time,
+    samples_named,
+)
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import Page, Reading
-from pipeline.collectors.prometheus_text import NO_TIME, Exposition, parse
+from pipeline.collectors.prometheus_text import Exposition
 from pipeline.collectors.values import Fields, fields
 from pipeline.streams import Contracts
 
@@ -62,12 +67,12 @@ _GPU_LABELS = {
     "exported_container": "container",
     "container_name": "container",
 }
-LINK_STATES = {0: "down", 1: "up", 2: "sleep"}
+LINK_STATES = {0.0: "down", 1.0: "up", 2.0: "sleep"}
 _LANE = re.compile(r"_L(\d{1,3})(?=_|$)")
 _LAST_NUMBER = re.compile(r"(\d{1,5})$")
 
-# Row of an entity at a time; -1 for what is not stored.
-RowOf = Callable[[int | None], int]
+# The stream that a label set belongs to, and how to get its row; none for what is not stored.
+Entity = tuple[str, RowOf | None]
 
 
 def read(page: Page, contracts: Contracts) -> Reading:
@@ -88,12 +93,11 @@ class _Dcgm:
         }  # fmt: skip
 
     def read(self) -> Reading:
-        text = parse(self.page.body, self.page.content_type)
-        for reason, count in text.rejected.items():
-            self.reading.reject(reason, "", count)
+        text = parse_into(self.reading, self.page.body, self.page.content_type)
         entities = [self._entity(labels) for labels in text.labels]
         for stream, grid in self.grids.items():
-            self._fill(text, stream, grid, entities)
+            rows = [row if entity == stream else None for entity, row in entities]
+            fill(grid, text, grid.fields.by_name, rows)
         self._per_lane(text, entities)
         self._link_states(text, entities)
         for stream, grid in self.grids.items():
@@ -104,21 +108,20 @@ class _Dcgm:
 
     # -- entities
 
-    def _entity(self, labels: dict[str, str]) -> tuple[str, RowOf]:
-        """The stream that a label set belongs to, and how to get its row."""
+    def _entity(self, labels: dict[str, str]) -> Entity:
         if "nvlink" in labels:
-            return "nvlink", lambda time_ms: self._link_row(labels, time_ms)
+            return "nvlink", partial(self._link_row, labels)
         if "cpucore" in labels:
-            return "", _no_row
+            return "", None
         if any(name in labels for name in _UUID_LABELS) or "gpu" in labels:
-            return "gpu", lambda time_ms: self._gpu_row(labels, time_ms)
+            return "gpu", partial(self._gpu_row, labels)
         if "nvswitch" in labels:
             name = _prefixed("nvswitch", labels["nvswitch"])
-            return "component", lambda time_ms: self._part_row(labels, "nvswitch", name, time_ms)
+            return "component", partial(self._part_row, labels, "nvswitch", name)
         if "cpu" in labels:
             name = _prefixed("cpu", labels["cpu"])
-            return "component", lambda time_ms: self._part_row(labels, "grace_cpu", name, time_ms)
-        return "", _no_row
+            return "component", partial(self._part_row, labels, "grace_cpu", name)
+        return "", None
 
     def _host(self, labels: dict[str, str]) -> str:
         host = self.page.host or labels.get("Hostname") or labels.get("hostname")
@@ -184,95 +187,36 @@ class _Dcgm:
 
     # -- readings
 
-    def _fill(
-        self, text: Exposition, stream: str, grid: Grid, entities: list[tuple[str, RowOf]]
-    ) -> None:
-        known = grid.fields.by_name
-        field_of_name = np.array([known.get(name, -1) for name in text.names], dtype=np.int64)
-        of_stream = np.array([entity[0] == stream for entity in entities], dtype=bool)
-        if not of_stream.any():
-            return
-        chosen = np.flatnonzero(of_stream[text.labels_of])
-        row_of = self._rows(text, chosen, entities)
-        field_of = field_of_name[text.name_of[chosen]]
-        wanted = (field_of >= 0) & (row_of >= 0)
-        if not wanted.all():
-            chosen, row_of, field_of = chosen[wanted], row_of[wanted], field_of[wanted]
-        grid.extend(row_of, field_of, text.values[chosen], text.raw, chosen)
-
-    def _rows(
-        self, text: Exposition, chosen: NDArray[np.int64], entities: list[tuple[str, RowOf]]
-    ) -> NDArray[np.int64]:
-        """Row of each chosen sample: one per label set, and per time where lines have one."""
-        label_of = text.labels_of[chosen]
-        if text.times_ms is None:
-            rows = np.full(len(entities), -1, dtype=np.int64)
-            for number in np.unique(label_of).tolist():
-                rows[number] = entities[number][1](None)
-            return rows[label_of]
-        made: dict[tuple[int, int], int] = {}
-        found = []
-        for pair in zip(label_of.tolist(), text.times_ms[chosen].tolist(), strict=True):
-            if pair not in made:
-                made[pair] = self._timed_row(entities[pair[0]][1], pair[1])
-            found.append(made[pair])
-        return np.array(found, dtype=np.int64)
-
-    def _timed_row(self, row_of: RowOf, time_ms: int) -> int:
-        if time_ms == NO_TIME:
-            return row_of(None)
-        return row_of(time_ms) if self.grids["gpu"].time_ok(time_ms) else -1
-
-    def _per_lane(self, text: Exposition, entities: list[tuple[str, RowOf]]) -> None:
+    def _per_lane(self, text: Exposition, entities: list[Entity]) -> None:
         """Fields such as NVLINK_L3_TX_BYTES: one link each, printed as fields of the GPU."""
         grid = self.grids["nvlink"]
         lanes = {
-            index: lane
-            for index, name in enumerate(text.names)
-            if (lane := _lane(name, grid.fields)) is not None
+            name: lane for name in text.names if (lane := _lane(name, grid.fields)) is not None
         }
-        if not lanes:
-            return
-        for number, name in enumerate(text.name_of.tolist()):
-            if name not in lanes:
-                continue
+        for number in samples_named(text, set(lanes)):
             label = int(text.labels_of[number])
             labels = text.labels[label]
             if entities[label][0] != "gpu" or labels.get("GPU_I_ID"):
                 continue
-            link, field = lanes[name]
-            time = NO_TIME if text.times_ms is None else int(text.times_ms[number])
-
-            def row_of(
-                time_ms: int | None, labels: dict[str, str] = labels, link: int = link
-            ) -> int:
-                return self._link_row({**labels, "nvlink": str(link)}, time_ms)
-
-            row = self._timed_row(row_of, time)
+            link, field = lanes[text.names[text.name_of[number]]]
+            row_of = partial(self._link_row, {**labels, "nvlink": str(link)})
+            row = row_at(grid, row_of, sample_time(text, number))
             if row >= 0:
                 grid.put(row, field, text.raw[number])
 
-    def _link_states(self, text: Exposition, entities: list[tuple[str, RowOf]]) -> None:
+    def _link_states(self, text: Exposition, entities: list[Entity]) -> None:
         grid = self.grids["nvlink"]
-        states = {index for index, name in enumerate(text.names) if name in grid.fields.labels}
-        if not states:
-            return
-        for number in np.flatnonzero(np.isin(text.name_of, list(states))).tolist():
+        for number in samples_named(text, set(grid.fields.labels)):
             stream, row_of = entities[text.labels_of[number]]
-            if stream != "nvlink":
+            if stream != "nvlink" or row_of is None:
                 continue
-            state = LINK_STATES.get(text.values[number])
+            state = LINK_STATES.get(float(text.values[number]))
             if state is None:
                 self.reading.reject("out_of_range", "link_state")
                 continue
-            time = NO_TIME if text.times_ms is None else int(text.times_ms[number])
-            row = self._timed_row(row_of, time)
+            row = row_at(grid, row_of, sample_time(text, number))
             if row >= 0:
                 grid.label(row, grid.fields.labels[text.names[text.name_of[number]]], state)
-
-
-def _no_row(_time_ms: int | None) -> int:
-    return -1
 
 
 def _prefixed(prefix: str, name: str) -> str:

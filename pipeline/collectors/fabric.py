@@ -1,0 +1,74 @@
+"""What the InfiniBand and NVLink readers share: GUIDs, port states, line rates."""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.collectors.grid import Grid
+from pipeline.collectors.page import Page, Reading
+
+_HEX = re.compile(r"[0-9a-f]{1,16}")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+
+# Numbers that the kernel and exporters print for a state.
+PORT_STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "active_defer"}
+PHYS_STATES = {
+    1: "sleep", 2: "polling", 3: "disabled", 4: "portconfigurationtraining", 5: "linkup",
+    6: "linkerrorrecovery", 7: "phytest",
+}  # fmt: skip
+# A base LID that stands for none.
+NO_LID = frozenset((0, 0xFFFF, 0xFFFFFFFF))
+
+
+def normal_guid(text: str | None) -> str | None:
+    """A GUID as ``0x`` and sixteen lower-case digits; None where the text is none.
+
+    ``0c42:a103:00d9:c078``, ``c42a10300d9c078`` and ``0x0C42A10300D9C078`` are the same.
+    """
+    if not text:
+        return None
+    bare = text.strip().lower().removeprefix("0x").replace(":", "").replace("-", "")
+    if not _HEX.fullmatch(bare) or not bare.strip("0"):
+        return None
+    return "0x" + bare.rjust(16, "0")
+
+
+def guid_or_device(page: Page, guid: str | None, device: str, reading: Reading) -> str:
+    """The GUID of an adapter, else its name on its host, which a new host name changes."""
+    found = normal_guid(guid)
+    if found is not None:
+        return found
+    reading.note("adapter without GUID: its device name on its host stands for it")
+    return f"{page.host or page.target}/{device}"
+
+
+def state_word(text: str) -> str:
+    """The word of a state such as ``4: ACTIVE`` or ``LinkUp``, in lower case."""
+    return text.rpartition(":")[2].strip().lower()
+
+
+def port_number(text: str | None, reading: Reading) -> int | None:
+    """A port number; None and counted where the text is none."""
+    if text is not None and text.isascii() and text.isdigit() and int(text) <= 65_535:
+        return int(text)
+    reading.reject("bad_label", "port")
+    return None
+
+
+def leading_number(text: str) -> str:
+    """The number that a text such as ``400 Gb/sec (4X NDR)`` begins with; else the text."""
+    number = _NUMBER.match(text.strip())
+    return number.group() if number else text
+
+
+def lid(grid: Grid, row: int, text: str | None) -> None:
+    """Write a local identifier, decimal or ``0x`` hexadecimal, unless it stands for none."""
+    if not text:
+        return
+    try:
+        number = int(text.strip(), 0)
+    except ValueError:
+        grid.number(row, "lid", text)  # counts it
+        return
+    if number not in NO_LID:
+        grid.number(row, "lid", number)

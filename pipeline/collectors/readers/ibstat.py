@@ -1,0 +1,104 @@
+"""Text of ``ibstat`` and ``ibstatus``: the state of a host's adapters, without counters.
+
+The rate and the LID of a port that is down are defaults, not readings. A RoCE port (link layer
+Ethernet) is kept and says so: it is no part of the InfiniBand fabric.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.collectors.fabric import (
+    guid_or_device,
+    leading_number,
+    lid,
+    port_number,
+    state_word,
+)
+from pipeline.collectors.grid import Grid
+from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.values import fields
+from pipeline.streams import Contracts
+
+KIND = "ibstat"
+SOURCE = "ibstat"
+
+_ADAPTER = re.compile(r"CA '([^']{1,64})'")
+_PORT = re.compile(r"\s+Port (\d{1,5}):\s*")
+_STATUS = re.compile(r"Infiniband device '([^']{1,64})' port (\d{1,5}) status:\s*")
+_LINE = re.compile(r"\s+([A-Za-z_ ]+?):\s*(.*?)\s*")
+
+
+class _Port:
+    def __init__(self, device: str, number: str, guid: str | None) -> None:
+        self.device = device
+        self.number = number
+        self.guid = guid
+        self.said: dict[str, str] = {}
+
+
+def read(page: Page, contracts: Contracts) -> Reading:
+    """Rows of the stream ib_port, adapter side."""
+    reading = Reading()
+    grid = Grid(fields(contracts, "ib_port", SOURCE), page, reading, source=SOURCE)
+    for port in _ports(page.body.decode("utf-8", "replace"), reading):
+        number = port_number(port.number, reading)
+        if number is None:
+            continue
+        guid = port.guid or _guid_of_gid(port.said.get("default gid"))
+        row = grid.row((guid_or_device(page, guid, port.device, reading), number))
+        _fill(grid, row, port)
+    table = grid.table()
+    if table is not None:
+        reading.tables["ib_port"] = table
+    return reading
+
+
+def _ports(text: str, reading: Reading) -> list[_Port]:
+    ports: list[_Port] = []
+    device, guid = "", None
+    for line in text.splitlines():
+        status, adapter, port = (
+            _STATUS.fullmatch(line),
+            _ADAPTER.fullmatch(line),
+            _PORT.fullmatch(line),
+        )
+        if status:
+            ports.append(_Port(status.group(1), status.group(2), None))
+            device = ""
+        elif adapter:
+            device, guid = adapter.group(1), None
+        elif port and device:
+            ports.append(_Port(device, port.group(1), guid))
+        elif (found := _LINE.fullmatch(line)) is not None and (device or ports):
+            name, value = found.groups()
+            if device and name == "Node GUID":
+                guid = value
+            elif ports and (not device or ports[-1].device == device):
+                ports[-1].said[name.lower().replace("_", " ")] = value
+        elif line.strip():
+            reading.reject("bad_line")
+    return ports
+
+
+def _fill(grid: Grid, row: int, port: _Port) -> None:
+    said = port.said
+    grid.label(row, "side", "hca")
+    grid.label(row, "level", "hca")
+    grid.label(row, "device", port.device)
+    grid.label(row, "link_layer", said.get("link layer"))
+    state = state_word(said.get("state", ""))
+    grid.label(row, "port_state", state)
+    grid.label(
+        row, "phys_state", state_word(said.get("physical state", said.get("phys state", "")))
+    )
+    if state != "down":
+        if said.get("rate"):
+            grid.put(row, grid.fields.by_name["rate"], leading_number(said["rate"]))
+        lid(grid, row, said.get("base lid"))
+
+
+def _guid_of_gid(gid: str | None) -> str | None:
+    """The last 64 bits of a GID: the port's GUID, or what stands for it over Ethernet."""
+    parts = (gid or "").split(":")
+    return "".join(part.rjust(4, "0") for part in parts[4:]) if len(parts) == 8 else None
