@@ -296,4 +296,5 @@ class Schedule:
 
 
 def _overlap(begin: float, end: float, start: Floats, stop: Floats) -> Floats:
-    return np.maximum(np.minimum(end, stop) - np.maximum(begin, start), 0.0)
+    shared: Floats = np.maximum(np.minimum(end, stop) - np.maximum(begin, start), 0.0)
+    return shared

@@ -335,8 +335,9 @@ class Observer:
         asked: Floats = np.repeat(100.0 * loops.speed, 2)
         real = asked + 0.25 * rng.standard_normal(2 * n)
         real[::2] -= asked[::2] * 0.35 * worn
+        shown: Floats = np.round(np.minimum(np.maximum(real, 0.0), 100.0), 1)
         return {
-            "pump_speed_percent": np.round(np.clip(real, 0.0, 100.0), 1),
+            "pump_speed_percent": shown,
             "pump_setpoint_percent": np.round(asked, 1),
             "service_hours": np.floor(self._counters.pump_hours),
         }
@@ -398,7 +399,8 @@ def far_end(hosts: int, links: int, values: Floats) -> Floats:
 
 
 def _ratio(values: Floats) -> Floats:
-    return np.round(np.clip(values, 0.0, 1.0), 6)
+    rounded: Floats = np.round(np.minimum(np.maximum(values, 0.0), 1.0), 6)
+    return rounded
 
 
 def _loop_columns(
