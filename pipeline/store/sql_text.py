@@ -113,17 +113,63 @@ def find_insert(sql: bytes, formats: frozenset[str]) -> Insert | None:
         formats: names of input formats, which tell the clause from a column called format.
     """
     previous: Token | None = None
+    inserts = False
+    selects = False
     for token in tokens(sql):
-        if token.depth == 0 and previous is not None:
-            if previous.says("FORMAT") and token.text.decode("ascii", "replace") in formats:
-                name = token.text.decode("ascii")
-                return Insert(sql[: previous.start], name, skip_newline(sql, token.end))
-            if token.says("VALUES"):
-                return Insert(sql[: token.start], "Values", token.end)
+        if token.depth == 0:
+            inserts = inserts or token.says("INSERT")
             if token.text == b";":
                 return None
+            if inserts and previous is not None:
+                if token.says("INFILE") and previous.says("FROM"):
+                    return None
+                if token.says("VALUES") and not selects:
+                    return Insert(sql[: token.start], "Values", token.end)
+                name = token.text.decode("ascii", "replace")
+                if previous.depth == 0 and previous.says("FORMAT") and name in formats:
+                    head = sql[: previous.start]
+                    if selects and reads_input(head) is None:
+                        return None
+                    return Insert(head, name, skip_newline(sql, token.end))
+            selects = selects or token.says("SELECT")
         previous = token
     return None
+
+
+class InputCall(NamedTuple):
+    """Where ``input(…)`` stands in a statement, and the text between its brackets."""
+
+    start: int
+    end: int
+    arguments: str
+
+
+def reads_input(sql: bytes) -> InputCall | None:
+    """The call of the table function ``input`` of an INSERT … SELECT."""
+    found = list(tokens(sql))
+    for index, token in enumerate(found[:-1]):
+        if not token.says("INPUT") or found[index + 1].text != b"(" or index == 0:
+            continue
+        if not (found[index - 1].says("FROM", "JOIN") or found[index - 1].text == b","):
+            continue
+        for close in found[index + 2 :]:
+            if close.text == b")" and close.depth == token.depth:
+                inner = sql[found[index + 1].end : close.start].decode("utf-8", "replace")
+                return InputCall(token.start, close.end, inner.strip())
+    return None
+
+
+def names_file(sql: bytes) -> bool:
+    """Whether a statement has INTO OUTFILE or FROM INFILE, which belong to a client."""
+    previous: Token | None = None
+    for token in tokens(sql):
+        if previous is not None and (
+            (previous.says("INTO") and token.says("OUTFILE"))
+            or (previous.says("FROM") and token.says("INFILE"))
+        ):
+            return True
+        previous = token
+    return False
 
 
 def skip_newline(sql: bytes, position: int) -> int:

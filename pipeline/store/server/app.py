@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 from typing import IO, TypeVar
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.types import Receive, Scope, Send
 
 from pipeline.clock import Clock
 from pipeline.store.local import Role, Users
-from pipeline.store.server import execute, guard
-from pipeline.store.server.body import Body
+from pipeline.store.server import codec, external, guard, statement
+from pipeline.store.server.answer import Answer
 from pipeline.store.server.engine import Connection, Done, Engine
 from pipeline.store.server.failure import StoreError
+from pipeline.store.server.incoming import Incoming, Scratch
+from pipeline.store.server.policy import Policy, database, limited
 from pipeline.store.server.request import Request
 from pipeline.store.server.sessions import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Sessions
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BODY_MEMORY = 64 << 20
+MAX_STATEMENTS = 48
+# More threads than statements: opening, closing and cancelling must always get one.
+THREADS = 64
 ANSWER_MEMORY = 8 << 20
 PIPE_SIZE = 1 << 20
+_FORM = "multipart/form-data"
 
 
 class ClientGoneError(Exception):
@@ -42,219 +46,317 @@ class ClientGoneError(Exception):
 class App:
     """The application: guards, reads the request, runs the statement, answers."""
 
-    def __init__(
-        self, engine: Engine, users: Users, scratch: Path, clock: Clock, threads: int = 64
-    ) -> None:
+    def __init__(self, engine: Engine, users: Users, scratch: Scratch, clock: Clock) -> None:
         self._engine = engine
         self._users = users
         self._scratch = scratch
+        self._policy = Policy()
         self._sessions = Sessions(engine, clock)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="statement")
+        self._running = 0
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="statement")
 
     def close(self) -> None:
-        """Wait for what runs and close the sessions."""
+        """Cancel what still runs and close the sessions."""
+        self._engine.stop_all()
         self._pool.shutdown(wait=True)
         self._sessions.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        answer = Answer(self._engine, send)
-        body = Body(self._scratch, BODY_MEMORY)
+        answer = Answer(self._engine, send, self._thread)
         try:
-            await self._handle(scope, receive, answer, body)
+            await self._guarded(scope, receive, answer)
         except StoreError as exc:
             await answer.fail(exc)
         except ClientGoneError:
-            log.info("a client went away before its request was complete")
+            log.info("a client went away before its request was complete: nothing was run")
         except Exception:
             log.exception("a request failed")
             await answer.fail(StoreError(1002, "The store failed; its log says more"))
-        finally:
-            body.close()
 
-    async def _handle(self, scope: Scope, receive: Receive, answer: Answer, body: Body) -> None:
+    async def _guarded(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         headers = Headers(scope=scope)
-        port = scope["server"][1]
-        if not guard.local_host(headers.get("host"), port):
-            raise StoreError(497, "This store answers to 127.0.0.1 and localhost only")
-        if not guard.local_origin(headers.get("origin"), port):
-            raise StoreError(497, "This store does not answer to web pages")
+        guard.check_source(headers, scope["server"][1])
         method, path = scope["method"], scope["path"]
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if method not in ("GET", "POST", "HEAD"):
             raise StoreError(344, f"Method {method} is not supported")
-        if path == "/ping":
+        if path in ("/ping", "/replicas_status"):
             await answer.text("Ok.\n")
-            return
-        if path not in ("/", "/query"):
+        elif path not in ("/", "/query"):
             await answer.text("There is only / and /ping here\n", status=404)
-            return
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if method != "POST" and not any(name == "query" for name, _ in pairs):
+        elif method != "POST" and not any(name == "query" for name, _ in pairs):
             await answer.text("Ok.\n")
+        else:
+            role = guard.authenticate(self._users, headers, pairs)
+            request = Request(read_only=method != "POST")
+            await self._request(scope, receive, answer, headers, pairs, role, request)
+
+    async def _request(
+        self, scope: Scope, receive: Receive, answer: Answer, headers: Headers,
+        pairs: list[tuple[str, str]], role: Role, request: Request,
+    ) -> None:  # fmt: skip
+        files: dict[str, IO[bytes]] = {}
+        body = _incoming(receive)
+        async with self._form(headers, body, scope["method"]) as form:
+            for name, value in form or ():
+                if isinstance(value, UploadFile):
+                    files[name] = value.file
+                else:
+                    pairs.append((name, value))
+            request.take(pairs, self._engine.settings, files)
+            request.take_headers(headers)
+            if role == "analyst":
+                request.settings = limited(request.settings)
+            request.own.setdefault("query_id", str(uuid.uuid4()))
+            answer.query_id = request.query_id or ""
+            if request.flag("enable_http_compression", default=True):
+                accepted = headers.get("accept-encoding")
+                answer.coding, answer.encoder = codec.encoder(accepted, request.flag("compress"))
+            incoming = Incoming(request.statement, self._engine.input_formats, self._scratch)
+            try:
+                if form is None and not request.read_only:
+                    await self._receive(incoming, headers, request, body)
+                incoming.finish()
+                with self._counted():
+                    await self._run(role, request, incoming, files, answer, receive)
+            finally:
+                incoming.close()
+
+    async def _receive(
+        self, incoming: Incoming, headers: Headers, request: Request, body: AsyncIterator[bytes]
+    ) -> None:
+        decoder = codec.decoder(headers.get("content-encoding"), request.flag("decompress"))
+        async for piece in body:
+            if decoder is None:
+                incoming.feed(piece)
+                continue
+
+            def work(decoder: codec.Decoder = decoder, piece: bytes = piece) -> None:
+                for plain in decoder.feed(piece):
+                    incoming.feed(plain)
+
+            await self._thread(work)
+        if decoder is not None:
+            decoder.finish()
+
+    @asynccontextmanager
+    async def _form(
+        self, headers: Headers, body: AsyncGenerator[bytes, None], method: str
+    ) -> AsyncIterator[list[tuple[str, UploadFile | str]] | None]:
+        """Fields and files of a multipart request; None where it is none."""
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != _FORM or method != "POST":
+            yield None
             return
-        request = Request(read_only=method != "POST")
-        known = self._engine.settings
-        role = guard.authenticate(self._users, headers, dict(reversed(pairs)))
-        request.take(pairs, known)
-        if "x-clickhouse-database" in headers:
-            request.own.setdefault("database", headers["x-clickhouse-database"])
-        if "x-clickhouse-format" in headers:
-            request.own.setdefault("default_format", headers["x-clickhouse-format"])
-        answer.query_id = request.query_id or str(uuid.uuid4())
-        async for piece in _incoming(receive):
-            body.append(piece)
-        await self._run(role, request, body, answer)
+        parser = MultiPartParser(
+            headers, body, max_files=100, max_fields=1000, max_part_size=16 << 20
+        )
+        try:
+            form = await parser.parse()
+        except MultiPartException as exc:
+            raise StoreError(36, f"The form cannot be read: {exc.message}") from exc
+        try:
+            yield form.multi_items()
+        finally:
+            await form.close()
+
+    def _counted(self) -> _Counted:
+        return _Counted(self)
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def _run(self, role: Role, request: Request, body: Body, answer: Answer) -> None:
+    async def _run(
+        self, role: Role, request: Request, incoming: Incoming, files: Mapping[str, IO[bytes]],
+        answer: Answer, receive: Receive,
+    ) -> None:  # fmt: skip
         session_id = request.session_id
+        keep = session_id is not None
         if session_id is None:
             connection = await self._thread(lambda: self._engine.connection(role))
-            try:
-                await self._statement(connection, request, body, answer)
-            finally:
-                await self._thread(connection.close)
-            return
-        must_exist = request.flag("session_check")
-        session = await self._thread(
-            lambda: self._sessions.take(role, session_id, must_exist=must_exist)
-        )
-        try:
-            await self._statement(session.connection, request, body, answer)
-        finally:
-            timeout_s = _timeout(request)
-            close = request.flag("close_session")
-            await self._thread(
-                lambda: self._sessions.give_back(role, session_id, timeout_s, close=close)
+        else:
+            taken = session_id
+            must_exist = request.flag("session_check")
+            session = await self._thread(
+                lambda: self._sessions.take(role, taken, must_exist=must_exist)
             )
+            connection = session.connection
+        try:
+            await self._statement(
+                connection, role, request, incoming, files, answer, receive, keep=keep
+            )
+        finally:
+            if session_id is None:
+                await self._outlive(lambda: connection.close())
+            else:
+                ended = session_id
+                timeout_s = _timeout(request)
+                close = request.flag("close_session")
+                await self._outlive(
+                    lambda: self._sessions.give_back(role, ended, timeout_s, close=close)
+                )
+
+    async def _outlive(self, work: Callable[[], None]) -> None:
+        """Clean up, also when this request is being cancelled."""
+        await asyncio.shield(asyncio.ensure_future(self._thread(work)))
 
     async def _statement(
-        self, connection: Connection, request: Request, body: Body, answer: Answer
-    ) -> None:
-        found = execute.plan(self._engine, request, body)
-        await self._thread(lambda: execute.apply(connection, request))
-        if found.data_start is not None:
-            done = await self._thread(lambda: execute.run_insert(connection, request, found, body))
-            await answer.done(done)
-        elif found.answers:
-            await self._stream(connection, request, found, answer)
-        else:
-            done = await self._thread(lambda: execute.run_other(connection, request, found))
-            await answer.done(done, found.format if done.answer else None)
+        self, connection: Connection, role: Role, request: Request, incoming: Incoming,
+        files: Mapping[str, IO[bytes]], answer: Answer, receive: Receive, *, keep: bool,
+    ) -> None:  # fmt: skip
+        # The statement's whole life is one piece of work in one thread, except that the
+        # answer of a SELECT is carried from its pipe to the client meanwhile.
+        outlet = _Outlet()
 
-    async def _stream(
-        self, connection: Connection, request: Request, found: execute.Plan, answer: Answer
-    ) -> None:
-        read_end, write_end = os.pipe()
-        try:
-            run = await self._thread(
-                lambda: execute.run_answer(connection, request, found, write_end)
-            )
-        except BaseException:
-            os.close(read_end)
-            os.close(write_end)
-            raise
-
-        def work() -> Done:
+        def work() -> tuple[statement.Plan, Done]:
             try:
-                return run()
+                if role == "analyst":
+                    request.own["database"] = database(request.own.get("database"), connection)
+                found = statement.plan(
+                    self._engine, self._policy, connection, role, request, incoming
+                )
+                with (
+                    statement.applied(connection, request, keep=keep),
+                    external.tables(
+                        connection, files, request.external, self._engine.input_formats
+                    ),
+                ):
+                    if incoming.insert is not None:
+                        return found, statement.run_insert(connection, request, found, incoming)
+                    if found.answers:
+                        outlet.plan = found
+                        return found, statement.run_answer(
+                            connection, request, found, outlet.write_end
+                        )
+                    return found, statement.run_other(connection, request, found)
             finally:
-                os.close(write_end)
+                outlet.close_write()
 
         job = asyncio.ensure_future(self._thread(work))
-        pieces = _pipe(read_end)
+        watch = asyncio.ensure_future(self._watch(receive, request, outlet))
         try:
+            await self._carry(job, outlet, request, answer)
+        finally:
+            watch.cancel()
+            outlet.close_read()
+            with suppress(StoreError):
+                await asyncio.shield(job)
+
+    async def _carry(
+        self, job: asyncio.Future[tuple[statement.Plan, Done]], outlet: _Outlet,
+        request: Request, answer: Answer,
+    ) -> None:  # fmt: skip
+        async def just_done() -> Done:
+            return (await job)[1]
+
+        pieces = outlet.pieces()
+        try:
+            first = await anext(pieces, b"")
+            if not first:
+                found, done = await job
+                if found.answers:
+                    await answer.done(done, found.format)
+                else:
+                    await answer.done(done, found.format if done.answer else None)
+                return
+            plan = outlet.plan
+            assert plan is not None
             if request.flag("wait_end_of_query"):
-                with tempfile.SpooledTemporaryFile(ANSWER_MEMORY, dir=str(self._scratch)) as held:
+                with tempfile.SpooledTemporaryFile(
+                    ANSWER_MEMORY, dir=str(self._scratch.folder)
+                ) as held:
+                    held.write(first)
                     async for piece in pieces:
                         held.write(piece)
-                    done = await job
-                    await answer.held(done, found.format, held)
+                    _, done = await job
+                    await answer.held(done, plan.format, held)
             else:
-                await answer.stream(job, found.format, pieces)
+                finished = asyncio.ensure_future(just_done())
+                await answer.stream(finished, plan.format, _chain(first, pieces))
         finally:
             await pieces.aclose()
-            with suppress(StoreError):
-                await job
+
+    async def _watch(self, receive: Receive, request: Request, outlet: _Outlet) -> None:
+        """Stop reading for a client that has gone. Writes go on, as on a server."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if outlet.plan is None:
+            return
+        outlet.close_read()
+        query_id = request.query_id
+        if query_id:
+            log.info("a client went away: its statement %s is cancelled", query_id)
+            await self._thread(lambda: statement.cancel(self._engine, query_id))
 
 
-class Answer:
-    """The response: status, ClickHouse's headers, body."""
+class _Counted:
+    """Counts statements while they run.
 
-    def __init__(self, engine: Engine, send: Send) -> None:
-        self._engine = engine
-        self._send = send
-        self._started = False
-        self.query_id = ""
+    Raises:
+        StoreError: 202, too many run at once.
+    """
 
-    async def _start(
-        self, status: int, *, done: Done | None = None, format: str | None = None,
-        code: int | None = None, content_type: str = "text/plain; charset=UTF-8",
-    ) -> None:  # fmt: skip
-        headers = {
-            "Content-Type": content_type,
-            "X-ClickHouse-Server-Display-Name": "rackpulse",
-            "X-ClickHouse-Timezone": self._engine.timezone,
-            "X-Content-Type-Options": "nosniff",
-        }
-        if self.query_id:
-            headers["X-ClickHouse-Query-Id"] = self.query_id
-        if format:
-            headers["X-ClickHouse-Format"] = format
-        if done is not None:
-            headers["X-ClickHouse-Summary"] = _summary(done)
-        if code is not None:
-            headers["X-ClickHouse-Exception-Code"] = str(code)
-        self._started = True
-        raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+    def __init__(self, app: App) -> None:
+        self._app = app
 
-    async def _body(self, piece: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+    def __enter__(self) -> None:
+        if self._app._running >= MAX_STATEMENTS:
+            raise StoreError(202, f"Too many simultaneous queries, at most {MAX_STATEMENTS}")
+        self._app._running += 1
 
-    async def text(self, text: str, status: int = 200) -> None:
-        """A short text."""
-        await self._start(status)
-        await self._body(text.encode(), more=False)
-
-    async def fail(self, error: StoreError) -> None:
-        """An error; where the answer has begun, the connection is cut instead."""
-        if self._started:
-            raise error
-        await self._start(error.status, code=error.code)
-        await self._body(f"{error.text}\n".encode(), more=False)
-
-    async def done(self, done: Done, format: str | None = None) -> None:
-        """A statement that is over, with its short answer."""
-        await self._start(200, done=done, format=format)
-        await self._body(done.answer, more=False)
-
-    async def held(self, done: Done, format: str, held: IO[bytes]) -> None:
-        """An answer that is complete."""
-        held.seek(0)
-        await self._start(200, done=done, format=format)
-        while piece := held.read(PIPE_SIZE):
-            await self._body(piece, more=True)
-        await self._body(b"", more=False)
-
-    async def stream(
-        self, job: asyncio.Future[Done], format: str, pieces: AsyncIterator[bytes]
-    ) -> None:
-        """An answer that is sent as it comes."""
-        async for piece in pieces:
-            if not self._started:
-                await self._start(200, format=format)
-            await self._body(piece, more=True)
-        done = await job
-        if not self._started:
-            await self._start(200, done=done, format=format)
-        await self._body(b"", more=False)
+    def __exit__(self, *exc: object) -> None:
+        self._app._running -= 1
 
 
-async def _incoming(receive: Receive) -> AsyncIterator[bytes]:
+class _Outlet:
+    """A pipe from the engine to the client.
+
+    Attributes:
+        plan: the statement that writes to it, once that has started.
+    """
+
+    def __init__(self) -> None:
+        read_end, self.write_end = os.pipe()
+        self._read = os.fdopen(read_end, "rb", 0)
+        self._write_open = True
+        self._transport: asyncio.ReadTransport | None = None
+        self.plan: statement.Plan | None = None
+
+    def close_write(self) -> None:
+        """No more comes; called by the statement's thread."""
+        if self._write_open:
+            self._write_open = False
+            os.close(self.write_end)
+
+    def close_read(self) -> None:
+        """Nobody reads any more: the engine's next write fails and ends the statement."""
+        if self._transport is not None:
+            self._transport.close()
+        else:
+            self._read.close()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """What comes out, until the statement is over."""
+        reader = asyncio.StreamReader(limit=PIPE_SIZE)
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), self._read
+        )
+        try:
+            while piece := await reader.read(PIPE_SIZE):
+                yield piece
+        finally:
+            self._transport.close()
+
+
+async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+async def _incoming(receive: Receive) -> AsyncGenerator[bytes, None]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -265,37 +367,9 @@ async def _incoming(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
-async def _pipe(read_end: int) -> AsyncGenerator[bytes, None]:
-    reader = asyncio.StreamReader(limit=PIPE_SIZE)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
-    )
-    try:
-        while piece := await reader.read(PIPE_SIZE):
-            yield piece
-    finally:
-        transport.close()
-
-
-def _summary(done: Done) -> str:
-    return json.dumps(
-        {
-            "read_rows": str(done.rows_read),
-            "read_bytes": str(done.bytes_read),
-            "written_rows": str(done.rows_written),
-            "written_bytes": str(done.bytes_written),
-            "total_rows_to_read": "0",
-            "result_rows": str(done.rows_written),
-            "result_bytes": str(done.bytes_written),
-            "elapsed_ns": str(int(done.elapsed_s * 1e9)),
-        }
-    )
-
-
 def _timeout(request: Request) -> float:
     try:
         wanted = float(request.own.get("session_timeout", DEFAULT_TIMEOUT_S))
-    except ValueError as exc:
-        raise StoreError(36, "session_timeout must be a number of seconds") from exc
+    except ValueError:
+        wanted = DEFAULT_TIMEOUT_S
     return min(max(wanted, 0.0), MAX_TIMEOUT_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,20 @@ from pipeline.errors import RackpulseError
 from pipeline.store.local import Role
 from pipeline.store.server.failure import StoreError
 from pipeline.store.sql_text import quote, quote_name
+from pipeline.streams.ddl import DATABASE
+
+# How long an analyst's statement may take.
+ANALYST_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a statement did: rows and bytes read and written, seconds, and its answer."""
+    """What a statement did: rows and bytes read, answered, written; seconds; its answer."""
 
     rows_read: int = 0
     bytes_read: int = 0
+    rows_answered: int = 0
+    bytes_answered: int = 0
     rows_written: int = 0
     bytes_written: int = 0
     elapsed_s: float = 0.0
@@ -59,6 +66,8 @@ class Connection:
         return Done(
             rows_read=result.storage_rows_read(),
             bytes_read=result.storage_bytes_read(),
+            rows_answered=result.rows_read(),
+            bytes_answered=result.bytes_read(),
             rows_written=result.rows_written(),
             bytes_written=result.bytes_written(),
             elapsed_s=result.elapsed(),
@@ -76,19 +85,21 @@ class Connection:
         return self.run(sql + target.encode(), "Null", params)
 
     def insert(self, sql: bytes, format: str, pieces: Iterable[bytes]) -> Done:
-        """Run an INSERT with its data."""
+        """Run an INSERT with its data.
+
+        Raises:
+            StoreError: the engine refused it, or the data is not what it is said to be.
+        """
         try:
             inserter = self._connection.send_insert(sql, format)
-        except Exception as exc:
+            try:
+                for piece in pieces:
+                    inserter.append(piece)
+                result = inserter.finish()
+            finally:
+                inserter.close()
+        except RuntimeError as exc:
             raise StoreError.of_engine(str(exc)) from None
-        try:
-            for piece in pieces:
-                inserter.append(piece)
-            result = inserter.finish()
-        except Exception as exc:
-            raise StoreError.of_engine(str(exc)) from None
-        finally:
-            inserter.close()
         return Done(
             rows_written=result.rows_written,
             bytes_written=result.bytes_written,
@@ -101,6 +112,11 @@ class Connection:
             pairs = ", ".join(f"{name} = {quote(value)}" for name, value in settings.items())
             self.run(f"SET {pairs}")
 
+    def restore(self, settings: Mapping[str, str | None]) -> None:
+        """Put settings back; None is the default."""
+        for name, value in settings.items():
+            self.run(f"SET {name} = {'DEFAULT' if value is None else quote(value)}")
+
     def use(self, database: str) -> None:
         """Make a database the current one."""
         self.run(f"USE {quote_name(database)}")
@@ -112,7 +128,7 @@ class Connection:
 
     def kind(self, sql: bytes) -> tuple[str, int]:
         """What the engine's parser says of a text: class of statement, number of statements."""
-        found = self._connection._conn.classify_query(sql.decode("utf-8", "surrogateescape"))
+        found = self._connection._conn.classify_query(sql)
         return found["query_class"].name, found["statement_count"]
 
 
@@ -124,12 +140,20 @@ class Engine:
     """
 
     def __init__(self, folder: Path) -> None:
-        # The zone in which times are shown; a server in a log says UTC.
+        # The zone in which times are shown: UTC, as on a server.
         os.environ["TZ"] = "UTC"
+        if "?" in str(folder):
+            raise RackpulseError(f"The folder's name {folder} must not contain '?'")
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = str(folder)
+        memory = _memory() // 2
+        self._folder = f"{folder}?max_server_memory_usage={memory}&mark_cache_size={memory // 8}"
+        self._analyst = {
+            "max_memory_usage": str(memory // 2),
+            "max_execution_time": str(ANALYST_SECONDS),
+        }
         try:
             self._keeper = Connection(self._folder)
+            self._keeper.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
         except Exception as exc:
             raise RackpulseError(
                 f"The data folder {folder} cannot be opened: {exc}. When another process holds"
@@ -155,9 +179,25 @@ class Engine:
         # The engine's default changed to on in 26.3; what a client wants it says itself.
         connection.set({"async_insert": "0"})
         if role == "analyst":
-            connection.set({"readonly": "2"})
+            # Bare names in `default` are files to chDB, so an analyst never stands there.
+            connection.use(DATABASE)
+            connection.set({**self._analyst, "readonly": "2"})
         return connection
+
+    def stop_all(self) -> None:
+        """Cancel every statement that still runs."""
+        with suppress(StoreError):
+            self._keeper.run("KILL QUERY WHERE query_id != queryID() ASYNC")
 
     def close(self) -> None:
         """Close the folder."""
         self._keeper.close()
+
+
+def _memory() -> int:
+    """Bytes of memory that this machine, or this container, has."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found.append(int(Path(path).read_text(encoding="ascii")))
+    return min(found)

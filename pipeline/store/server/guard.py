@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from pipeline.store.local import Role, Users
@@ -32,13 +32,32 @@ def local_origin(header: str | None, port: int) -> bool:
     return parts.scheme == "http" and local_host(parts.netloc, port)
 
 
-def authenticate(users: Users, headers: Mapping[str, str], own: Mapping[str, str]) -> Role:
+def check_source(headers: Mapping[str, str], port: int) -> None:
+    """Refuse foreign names of this machine and web pages.
+
+    Raises:
+        StoreError: 497.
+    """
+    if not local_host(headers.get("host"), port):
+        raise StoreError(497, "This store answers to 127.0.0.1 and localhost only")
+    if not local_origin(headers.get("origin"), port):
+        raise StoreError(497, "This store does not answer to web pages")
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise StoreError(497, "This store does not answer to web pages")
+
+
+def authenticate(
+    users: Users, headers: Mapping[str, str], pairs: Iterable[tuple[str, str]]
+) -> Role:
     """The role of the one who asks.
+
+    Args:
+        pairs: parameters of the URL.
 
     Raises:
         StoreError: 516, whatever part was wrong.
     """
-    user, password = _credentials(headers, own)
+    user, password = _credentials(headers, dict(reversed(list(pairs))))
     found: Role | None = None
     for role, login in (("owner", users.owner), ("analyst", users.analyst)):
         same_user = hmac.compare_digest(user.encode(), login.user.encode())

@@ -70,6 +70,21 @@ class Request:
                     115, f"Setting {name[:100]!r} is neither a setting nor a parameter"
                 )
 
+    def take_headers(self, headers: Mapping[str, str]) -> None:
+        """What the JDBC driver says in headers; a parameter of the URL goes first."""
+        for header, name in (
+            ("x-clickhouse-database", "database"),
+            ("x-clickhouse-format", "default_format"),
+        ):
+            if header in headers:
+                self.own.setdefault(name, headers[header])
+
+    @property
+    def statement(self) -> bytes:
+        """The statement of the URL or form; a body goes on behind it, on a new line."""
+        text = self.own.get("query", "")
+        return text.encode("utf-8", "surrogateescape") + b"\n" if text.strip() else b""
+
     def flag(self, name: str, default: bool = False) -> bool:
         """A parameter that says yes or no."""
         value = self.own.get(name)

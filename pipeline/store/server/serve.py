@@ -26,12 +26,14 @@ from pipeline.store.local import (
 )
 from pipeline.store.server.app import App
 from pipeline.store.server.engine import Engine
-from pipeline.streams.ddl import DATABASE
+from pipeline.store.server.incoming import Scratch
 
 log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 DEFAULT_PORT = 18123
 GRACE_S = 10
+# Bytes of request line and headers: statements may stand in the URL.
+MAX_HEAD = 1 << 20
 
 
 def serve(
@@ -58,17 +60,16 @@ def serve(
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(mode=0o700)
         engine = Engine(folder / "data")
-        connection = engine.connection("owner")
-        connection.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-        connection.close()
-        app = App(engine, users, scratch, clock or SystemClock())
+        app = App(engine, users, Scratch(scratch), clock or SystemClock())
         endpoint = Endpoint(host=HOST, port=listener.getsockname()[1], pid=os.getpid())
         config = uvicorn.Config(
             app, http="h11", loop="asyncio", ws="none", lifespan="off", access_log=False,
             log_config=None, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30,
+            h11_max_incomplete_event_size=MAX_HEAD,
         )  # fmt: skip
         server = _Server(config)
+        logging.getLogger("uvicorn.error").addFilter(_expected)
         # The socket listens already: who reads the endpoint may connect at once.
         write_private(endpoint_file(settings.state_dir), endpoint.model_dump())
         log.info("the store listens on http://%s:%d", endpoint.host, endpoint.port)
@@ -81,6 +82,11 @@ def serve(
             app.close()
             engine.close()
             log.info("the store is closed")
+
+
+def _expected(record: logging.LogRecord) -> bool:
+    """Leave out uvicorn's surprise at answers that are cut on purpose, after an error."""
+    return "without completing response" not in record.getMessage()
 
 
 class _Server(uvicorn.Server):
