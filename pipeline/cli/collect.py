@@ -196,7 +196,10 @@ def run(
         )
     service = Collector(
         contracts, Discovery(files), where,
-        Options(settings.cluster, collector_id, window_s),
+        Options(
+            settings.cluster, window_s,
+            log_lines=settings.state_dir / "collectors" / collector_id / "log-lines.json",
+        ),
         topology_path=topology or settings.topology_file, metrics=metrics, health=health,
         clock=clock,
     )  # fmt: skip

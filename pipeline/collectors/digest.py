@@ -10,10 +10,13 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from pipeline.collectors.changes import Changes
 from pipeline.collectors.fetch import Fetched
 from pipeline.collectors.health import COUNTED, Change, TargetHealth
+from pipeline.collectors.log_lines import LogLines
 from pipeline.collectors.page import Page, Reading
 from pipeline.collectors.placement import Placer
+from pipeline.collectors.readers import kmsg
 from pipeline.collectors.registry import reader
 from pipeline.collectors.rows import clean, table_of
 from pipeline.collectors.targets import Target
@@ -24,6 +27,9 @@ log = logging.getLogger("rackpulse.collect")
 
 # Kinds whose page is text of whole lines: one that ends in the middle of a line was cut.
 TEXT_KINDS = frozenset({"dcgm", "nmxt", "ib_exporter", "node_exporter_ib"})
+
+
+MAX_ADDRESSES = 200_000
 
 
 @dataclass(slots=True)
@@ -46,13 +52,19 @@ class Digester:
         placer: may be exchanged when the topology file changes.
     """
 
-    def __init__(self, contracts: Contracts, placer: Placer, collector_id: str) -> None:
+    def __init__(
+        self, contracts: Contracts, placer: Placer, log_lines: LogLines | None = None
+    ) -> None:
         self._contracts = contracts
-        self._collector_id = collector_id
         self.placer = placer
+        self.log_lines = log_lines or LogLines()
+        self._changes = Changes()
+        self._gpu_at: dict[tuple[str, str], str] = {}
 
     def forget(self, target_name: str) -> None:
         """Drop what is kept about a target."""
+        self._changes.forget(target_name)
+        self.log_lines.forget(target_name)
 
     def digest(
         self,
@@ -79,7 +91,7 @@ class Digester:
                 fetched.body, target.name, received, cluster, target.host, fetched.content_type
             )
             try:
-                reading = reader(target.kind).read(page, self._contracts)
+                reading = self._read(target, page)
             except Exception:  # a reader's bug costs this page, not the collector
                 log.exception("the reader of %s", target.name)
                 outcome = "reader_failed"
@@ -97,13 +109,41 @@ class Digester:
         own = [self._health_row(target, health, received, cluster)]
         health_table = table_of(self._contracts["component"], own)
         for stream, table in tables.items():
-            self._add(digest, stream, table)
+            self._add(digest, stream, table, target.name)
         self._add(digest, "component", health_table)
         if changes:
             self._add(digest, "event", self._events(target, changes, received, cluster))
         return digest
 
-    def _add(self, digest: Digest, stream: str, table: pa.Table) -> None:
+    def _read(self, target: Target, page: Page) -> Reading:
+        if target.kind != kmsg.KIND:
+            return reader(target.kind).read(page, self._contracts)
+        reading = Reading()
+        events = kmsg.log_events(page, reading)
+        fresh = self.log_lines.new(target.name, events, page.received_at)
+        rows = [
+            kmsg.event_row(event, page, event.uuid or self._gpu(page, event)) for event in fresh
+        ]
+        if rows:
+            reading.tables["event"] = table_of(self._contracts["event"], rows)
+        return reading
+
+    def _gpu(self, page: Page, event: kmsg.LogEvent) -> str | None:
+        """The GPU at a PCI address, as its exporter told it."""
+        return self._gpu_at.get((page.host or page.target, event.pci or ""))
+
+    def _learn_addresses(self, table: pa.Table) -> None:
+        if "pci_bus_id" not in table.column_names or "host" not in table.column_names:
+            return
+        columns = [table.column(name).to_pylist() for name in ("host", "pci_bus_id", "gpu_uuid")]
+        for host, address, uuid in zip(*columns, strict=True):
+            pci = kmsg.pci_address(address)
+            if host and pci:
+                if len(self._gpu_at) > MAX_ADDRESSES:
+                    self._gpu_at.clear()
+                self._gpu_at[host, pci] = uuid
+
+    def _add(self, digest: Digest, stream: str, table: pa.Table, target_name: str = "") -> None:
         try:
             placed = self.placer.place(table, stream)
             whole = conform(self._contracts[stream], placed)
@@ -111,6 +151,12 @@ class Digester:
             digest.rejected["does_not_conform", ""] += table.num_rows
             log.error("rows of %s do not fit the contract: %s", stream, exc)
             return
+        if target_name:
+            if stream == "gpu":
+                self._learn_addresses(whole)
+            events = self._changes.look(target_name, stream, whole)
+            if events:
+                self._add(digest, "event", table_of(self._contracts["event"], events))
         before = digest.tables.get(stream)
         digest.tables[stream] = whole if before is None else pa.concat_tables([before, whole])
 

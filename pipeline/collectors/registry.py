@@ -25,6 +25,7 @@ KINDS: dict[str, str] = {
     "ibstat": f"{_READERS}.ibstat",
     "ibswinfo": f"{_READERS}.ibswinfo",
     "redfish": f"{_READERS}.redfish",
+    "kmsg": f"{_READERS}.kmsg",
 }
 
 

@@ -23,6 +23,7 @@ from pipeline.collectors.digest import Digest, Digester
 from pipeline.collectors.discovery import Discovery, mark_of
 from pipeline.collectors.fetch import Fetcher, FetcherFactory, FetchError
 from pipeline.collectors.health import Limits, TargetHealth
+from pipeline.collectors.log_lines import LogLines
 from pipeline.collectors.placement import Placer
 from pipeline.collectors.targets import Target
 from pipeline.errors import ConfigError
@@ -55,17 +56,17 @@ class Options:
 
     Attributes:
         cluster: of targets that name none.
-        collector_id: stands in the rows about targets.
         window_s: pages read within so long become one message per key.
         watch_s: how often files are looked at for changes.
         flush_timeout_s: how long the end waits for Kafka; what is not sent stays spooled.
+        log_lines: file that keeps which log lines were told; None keeps them in memory.
     """
 
     cluster: str
-    collector_id: str
     window_s: float = 1.0
     watch_s: float = 2.0
     flush_timeout_s: float = 10.0
+    log_lines: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -111,7 +112,7 @@ class Collector:
         self._health = health or Health()
         self._fetchers = fetchers or FetcherFactory(self._clock).make
         self._batches = Batches()
-        self._digester = Digester(contracts, Placer(contracts, None), options.collector_id)
+        self._digester = Digester(contracts, Placer(contracts, None), LogLines(options.log_lines))
         self._running: dict[str, _Running] = {}
         self._parse = ThreadPoolExecutor(1, thread_name_prefix="parse")
         self._store = ThreadPoolExecutor(1, thread_name_prefix="sink")
@@ -314,14 +315,18 @@ class Collector:
     async def _hand_over(self) -> None:
         tables = self._batches.take()
         loop = asyncio.get_running_loop()
+        safe = True
         for stream, table in tables.items():
             try:
                 await loop.run_in_executor(self._store, self._sink.put, stream, table)
             except Exception:
                 log.exception("the spool does not take rows of %s: they wait", stream)
                 self._batches.give_back(stream, table)
+                safe = False
                 continue
             self._metrics.counter(COLLECTOR_ROWS, stream).inc(table.num_rows)
+        if safe:
+            await loop.run_in_executor(self._store, self._digester.log_lines.keep)
         for stream, dropped in self._batches.dropped.items():
             new = dropped - self._dropped_told.get(stream, 0)
             if new:

@@ -72,7 +72,7 @@ def run_service(
     """Run the service until ``script`` has ended, then stop it in order."""
 
     async def main() -> Collector:
-        options = Options("test", "c1", window_s=window_s, watch_s=0.05, limits=limits)
+        options = Options("test", window_s=window_s, watch_s=0.05, limits=limits)
         service = Collector(
             CONTRACTS, Discovery(files), sink, options,
             topology_path=topology, metrics=metrics, health=Health(), **kwargs,
