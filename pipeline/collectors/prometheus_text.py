@@ -124,7 +124,8 @@ def parse(body: bytes, content_type: str | None = None) -> Exposition:
     declared = content_type is not None and "openmetrics" in content_type.lower()
     if not declared and _CLASSIC_COUNTER.search(body):
         # Classic lines with a "# EOF" at their end: its promise of a whole page is kept to.
-        return openmetrics.page_fault(body) or _Classic().parse(body)
+        fault = openmetrics.page_fault(body)
+        return _Classic().parse(body) if fault is None else fault
     return openmetrics.parse(body)
 
 
