@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ class Taken:
         key: its Kafka key as text.
         size: bytes of its body.
         read_at: when it was read, monotonic seconds.
+        record: the Kafka record whose body the batch points into.
     """
 
     partition: int
@@ -39,6 +41,7 @@ class Taken:
     batch: pa.RecordBatch
     size: int
     read_at: float
+    record: Any = None
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -128,7 +131,10 @@ def to_stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def newest_sample(table: pa.Table) -> datetime:
-    """The latest sample time of a table that is not empty."""
-    value = pc.max(table.column("sampled_at")).cast(pa.int64()).as_py()
-    return datetime.fromtimestamp(value / 1000, UTC)
+def newest_sample(block: Block) -> datetime:
+    """The latest sample time of a block."""
+    newest = max(
+        pc.max(message.batch.column("sampled_at")).cast(pa.int64()).as_py()
+        for message in block.messages
+    )
+    return datetime.fromtimestamp(newest / 1000, UTC)

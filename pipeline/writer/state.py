@@ -192,6 +192,24 @@ class Ownership:
             stands[partition] = stand
         return stands
 
+    def earlier_topics(
+        self, stream: str, topic_id: str, partitions: Sequence[int]
+    ) -> dict[int, tuple[str, int]]:
+        """The topic that had the name before: its id and how far it was settled, by partition."""
+        rows = self._rows(
+            f"""SELECT kafka_partition, argMax(kafka_topic_id, at), argMax(settled, at)
+            FROM {DATABASE}.writer_epoch
+            WHERE stream = {{stream:String}} AND kafka_topic_id != {{topic_id:String}}
+                AND kafka_partition IN {{partitions:Array(UInt32)}}
+            GROUP BY kafka_partition""",
+            {"stream": stream, "topic_id": topic_id, "partitions": list(partitions)},
+        )
+        earlier = {}
+        for partition, earlier_id, settled in rows:
+            stand = self.stands(stream, earlier_id, [partition])[partition]
+            earlier[partition] = (str(earlier_id), max(int(settled), stand.settled))
+        return earlier
+
     def end_in_flight(self, topic_id: str, partitions: Sequence[int]) -> None:
         """Kill the inserts on these partitions, and wait until they are gone.
 
