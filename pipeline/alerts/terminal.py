@@ -80,7 +80,7 @@ def _duration(seconds: float) -> str:
 
 def _evidence_table(alert: Alert) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-    table.add_column("evidence", no_wrap=True)
+    table.add_column("", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("peers", justify="right", style="dim", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
@@ -95,10 +95,6 @@ def _evidence_table(alert: Alert) -> Table:
             Text(f"{item.minutes:.0f} min" if item.minutes else ""),
         )
     return table
-
-
-def _field(name: str, value: str, style: str = "") -> Text:
-    return Text.assemble((f"{name:<7}", "dim"), (value, style))
 
 
 def render_alert(alert: Alert, *, verified: bool = True) -> RenderableType:
@@ -117,22 +113,33 @@ def render_alert(alert: Alert, *, verified: bool = True) -> RenderableType:
     title = Text.assemble((f" {word} ", f"{style} reverse"), (f" {drill}", "bold magenta"),
                           (f"{alert.entity_name} ", "bold"))  # fmt: skip
     sure = f"{alert.cause_words} ({alert.cause_confidence:.0%})"
-    parts: list[RenderableType] = [
-        _field("cause", sure, style),
-        _field("where", alert.place or alert.entity_id),
-    ]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+
+    def add(name: str, value: str | Table, value_style: str = "") -> None:
+        shown = Text(value, style=value_style) if isinstance(value, str) else value
+        grid.add_row(Text(name), shown)
+
+    add("cause", sure, style)
+    add("where", alert.place or alert.entity_id)
     if alert.evidence:
-        parts += [Text(""), _evidence_table(alert)]
+        add("", "")
+        add("proof", _evidence_table(alert))
+    else:
+        add("what", alert.summary)
     if alert.peer_words:
-        parts.append(Text(f"compared with {alert.peer_words}", style="dim"))
+        add("", f"compared with {alert.peer_words}", "dim")
     if alert.members:
         shown = ", ".join(alert.members[:6])
         more = f" and {len(alert.members) - 6} more" if len(alert.members) > 6 else ""
-        parts += [Text(""), _field("with", f"{shown}{more}")]
+        add("with", f"{shown}{more}")
     if alert.suggested_action:
-        parts += [Text(""), _field("do", alert.suggested_action, "bold")]
+        add("", "")
+        add("do", alert.suggested_action, "bold")
     if "fleet" in alert.links:
-        parts.append(_field("more", alert.links["fleet"], "cyan underline"))
+        add("more", alert.links["fleet"], "cyan underline")
+    parts: list[RenderableType] = [grid]
     if not verified:
         parts.append(_warning())
     return Panel(
