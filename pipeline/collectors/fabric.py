@@ -27,7 +27,7 @@ def normal_guid(text: str | None) -> str | None:
     """
     if not text:
         return None
-    bare = text.strip().lower().removeprefix("0x").replace(":", "").replace("-", "")
+    bare = text.strip().lower().removeprefix("0x").replace(":", "")
     if not _HEX.fullmatch(bare) or not bare.strip("0"):
         return None
     return "0x" + bare.rjust(16, "0")

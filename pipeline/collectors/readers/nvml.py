@@ -235,5 +235,5 @@ def _rows(grids: dict[str, Grid], gpu: dict[str, Any], driver: str | None) -> No
 def _put(grid: Grid, row: int, said: dict[str, Any]) -> None:
     for name, value in said.items():
         field = grid.fields.by_name.get(name)
-        if field is not None and isinstance(value, (int, float)) and not isinstance(value, bool):
-            grid.put(row, field, value)
+        if field is not None and isinstance(value, (int, float)):
+            grid.put(row, field, int(value) if isinstance(value, bool) else value)

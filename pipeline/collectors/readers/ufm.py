@@ -54,7 +54,7 @@ class _Ufm:
         head = body[:8_192].split(b"\n", 1)[0]
         if body[:1] in (b"{", b"["):
             self._json(body)
-        elif b"," in head and (b"port_num" in head or b"node_guid" in head):
+        elif b"," in head and b"{" not in head and (b"port_num" in head or b"node_guid" in head):
             self._csv(body)
         else:
             self._prometheus()
