@@ -35,6 +35,37 @@ def record(scenario: Path, out: Path) -> None:
     )
 
 
+@hall.command()
+@click.option("--racks", default=8, show_default=True, type=click.IntRange(1, 144))
+@click.option("--seed", default=1, show_default=True, help="Identities, jobs and noise.")
+@click.option("--port", default=18080, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--history-hours",
+    default=0.0,
+    show_default=True,
+    help="Hours of history that a first start writes straight to Kafka.",
+)
+@click.option("--faults", "faults_seed", type=int, help="Draw three faults from this seed.")
+@click.option("--no-faults", is_flag=True, help="Draw none (the default).")
+def serve(
+    racks: int, seed: int, port: int, history_hours: float, faults_seed: int | None,
+    no_faults: bool,
+) -> None:  # fmt: skip
+    """Serve the hall in the wire formats of real exporters."""
+    from pipeline.hall.fleet import build_fleet
+    from pipeline.hall.serve import serve as run
+    from pipeline.service import setup_logging
+    from pipeline.settings import load_settings
+
+    settings = load_settings()
+    setup_logging(settings.log_format)
+    fleet = build_fleet(racks, seed, cluster=settings.cluster)
+    run(
+        settings, load_contracts(), fleet, port=port, history_hours=history_hours,
+        faults_seed=None if no_faults else faults_seed, say=click.echo,
+    )  # fmt: skip
+
+
 def _progress(share: float) -> None:
     click.echo(f"\r{share:6.1%}", nl=False, err=True)
     if share >= 1.0:

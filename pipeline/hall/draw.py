@@ -63,7 +63,7 @@ class Drawer:
             if not candidates.size:
                 continue
             index = int(self.rng.choice(candidates))
-            low, high = kind.severity
+            low, high = self._range(str(cause), kind.severity, schedule, index)
             return make_fault(
                 self.fleet, str(cause), self._name(kind.entity_kind, index), start,
                 severity=round(float(self.rng.uniform(low, high)), 3), end=end, ramp_s=ramp_s,
@@ -178,6 +178,22 @@ class Drawer:
         load = self._uplink_load(schedule, busy)
         wanted = {"downed_uplink": 0.36, "routing_imbalance": 0.36}.get(cause, 0.28)
         return np.flatnonzero(load > min(wanted, 0.9 * load.max(initial=0.0)))
+
+    def _range(
+        self, cause: str, severity: tuple[float, float], schedule: Schedule, index: int
+    ) -> tuple[float, float]:
+        """Severities that show: a lightly loaded link needs more."""
+        low, high = severity
+        if cause not in ("bad_cable", "downed_uplink"):
+            return low, high
+        load = float(self._uplink_load(schedule, schedule.train)[index])
+        if cause == "downed_uplink":
+            least = max(low, 1.3 / max(load, 0.05) - 1.0)
+            return least, max(high, least + 0.5)
+        # Lost share is load * s / sqrt(1 - s): find where it passes 18 %.
+        shares = np.linspace(low, 0.68, 34)
+        enough = shares[load * shares / np.sqrt(1.0 - shares) >= 0.18]
+        return (float(enough[0]), max(high, float(enough[0]))) if enough.size else (0.66, 0.68)
 
     def _uplink_load(
         self, schedule: Schedule, busy: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

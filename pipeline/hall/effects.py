@@ -19,9 +19,9 @@ class Effects:
     Rack arrays: ``area`` (flow area left), ``bypass_k``, ``valve_cap``, ``leak_lpm``, ``meter``,
     ``off``. CDU arrays: ``head``, ``setpoint_k``, ``loss``.
     Fabric arrays: ``down_cap`` (leaf to HCA), ``up_cap`` and ``back_cap`` (leaf to spine and
-    back), ``up_dead``, ``moved_to`` (where a dead link's load goes), ``up_extra`` (share of the
-    leaf's load on top), ``incast`` (line rates on top), ``symbols`` (errors per second received
-    at the spine end and the leaf end of a link, and at leaf and HCA ends of host cables).
+    back), ``up_dead``, ``moved_load`` (loads that a dead link's neighbour gets on top, in
+    links), ``up_extra`` (share of its own load on top), ``incast`` (line rates on top),
+    ``spine_symbols`` and ``leaf_symbols`` (errors per second received at either end of a link).
     Job arrays: ``ib_scale``, ``stage_extra``.
     """
 
@@ -52,7 +52,7 @@ class Effects:
         self.up_cap = np.ones(links)
         self.back_cap = np.ones(links)
         self.up_dead = np.zeros(links, dtype=bool)
-        self.moved_to = np.arange(links)
+        self.moved_load = np.zeros(links)
         self.up_extra = np.zeros(links)
         self.spine_symbols = np.zeros(links)
         self.leaf_symbols = np.zeros(links)
@@ -148,7 +148,7 @@ def _downed_uplink(e: Effects, i: int, level: float) -> None:
     first, second, neighbour = module_of(e.fleet, i)
     for link in (first, second):
         e.up_dead[link] = True
-        e.moved_to[link] = neighbour
+    e.moved_load[neighbour] += level
 
 
 def _slow_receiver(e: Effects, i: int, level: float) -> None:

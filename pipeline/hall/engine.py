@@ -113,6 +113,14 @@ class Hall:
         for _ in range(30):
             self._physics(self.at - 10.0, self.at, 10.0)
 
+    def settle_now(self) -> None:
+        """Make the readings of a restored hall; its state stays as it is."""
+        kept = self.save()
+        self._physics(self.at - 10.0, self.at, 10.0)
+        now = self.now
+        self.restore(kept)
+        self.now = now
+
     def advance(self, dt_s: float) -> None:
         """Let ``dt_s`` seconds pass."""
         begin = self.at
@@ -292,7 +300,7 @@ class Hall:
         found = {"at": np.array([self.at]), "step": np.array([float(self.step)])}
         for prefix, part in (("s", self.state), ("l", self.loops), ("k", self.counters)):
             for field in fields(part):
-                found[f"{prefix}_{field.name}"] = getattr(part, field.name)
+                found[f"{prefix}_{field.name}"] = getattr(part, field.name).copy()
         return found
 
     def restore(self, saved: dict[str, Floats]) -> None:

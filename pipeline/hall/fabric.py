@@ -22,7 +22,7 @@ import numpy as np
 from pipeline.hall import constants as c
 from pipeline.hall.births import Births
 from pipeline.hall.effects import Effects
-from pipeline.hall.fleet import Fleet, Floats
+from pipeline.hall.fleet import Fleet, Floats, Ints
 from pipeline.hall.jobs import Schedule
 
 
@@ -130,9 +130,8 @@ class Fabric:
             shares.reshape(leaves, fleet.uplinks).sum(axis=1), fleet.uplinks
         )
         dead = np.flatnonzero(effects.up_dead)
-        for link in dead:  # a few at most
-            shares[effects.moved_to[link]] += shares[link]
-            shares[link] = 0.0
+        if dead.size:
+            self._move_load(effects, shares, dead)
         offered = shares * leaving[fleet.up_leaf]
         up = self._spill(effects, offered)
         per_pair = np.bincount(self._up_pair, weights=up, minlength=leaves * spines)
@@ -144,6 +143,17 @@ class Fabric:
         group = np.bincount(self._up_pair, weights=back_shares, minlength=leaves * spines)
         back = down.reshape(-1)[self._up_pair] * back_shares / group[self._up_pair]
         return out, into, up, offered, back
+
+    def _move_load(self, effects: Effects, shares: Floats, dead: Ints) -> None:
+        """Static routing gives dead links' load, and more, to one neighbour; in place."""
+        shares[dead] = 0.0
+        by_leaf = shares.reshape(self.fleet.leaves, self.fleet.uplinks)
+        for link in np.flatnonzero(effects.moved_load):  # a few at most
+            leaf, port = divmod(int(link), self.fleet.uplinks)
+            own = min((1.0 + effects.moved_load[link]) / self.fleet.uplinks, 0.9)
+            rest = by_leaf[leaf].sum() - by_leaf[leaf, port]
+            by_leaf[leaf] *= (1.0 - own) / max(rest, 1e-12)
+            by_leaf[leaf, port] = own
 
     def _add_incast(self, effects: Effects, out: Floats, into: Floats, traffic: Floats) -> None:
         fleet, schedule = self.fleet, self.schedule
@@ -187,8 +197,7 @@ class Fabric:
         fleet = self.fleet
         sources = (
             (effects.down_cap < 1.0) | (effects.incast > 0.0),
-            (effects.up_cap < 1.0) | (np.bincount(
-                effects.moved_to[effects.up_dead], minlength=fleet.fabric_links) > 0),
+            (effects.up_cap < 1.0) | (effects.moved_load > 0.0),
             effects.back_cap < 1.0,
         )  # fmt: skip
         if not any(source.any() for source in sources):

@@ -110,8 +110,8 @@ CAUSES: dict[str, Cause] = {
         "share of the line rate lost to retries; symbol errors at the far end",
     ),
     "downed_uplink": Cause(
-        "congested_link", "uplink", (1.0, 1.0), 0.5, 0, 10, True,
-        "a twin-port module dies: both links' load falls on one neighbour",
+        "congested_link", "uplink", (2.0, 3.0), 0.5, 0, 10, True,
+        "a twin-port module dies: one neighbour gets the load of so many links on top",
     ),
     "slow_receiver": Cause(
         "congested_link", "hca", (0.45, 0.70), 0.4, 20, 10, True,

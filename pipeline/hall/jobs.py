@@ -7,7 +7,7 @@ to be stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -196,6 +196,12 @@ class Schedule:
         if job.kind != "train":
             return job
         return draw_job(self.fleet.seed, partition, 0, self.epoch - age * (job.end - job.start))
+
+    def shift(self, by_s: float) -> None:
+        """Move all jobs later: time stood still for the hall."""
+        self.epoch += by_s
+        self.jobs = [replace(job, start=job.start + by_s, end=job.end + by_s) for job in self.jobs]
+        self._collect()
 
     def move_to(self, at: float) -> None:
         """Let jobs follow each other until ``at``, seconds since 1970."""

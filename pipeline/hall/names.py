@@ -36,6 +36,11 @@ def redfish_target(manager: str) -> str:
     return f"redfish/{manager}"
 
 
+def kmsg_target(host: str) -> str:
+    """Name of a compute tray's kernel log."""
+    return f"kmsg/{host}"
+
+
 def ib_targets(fleet: Fleet) -> list[str]:
     """Names of the fabric's exporters: one per rail's leaves with their HCAs, one for spines."""
     return [f"ib/rail-{rail + 1}" for rail in range(c.RAILS)] + ["ib/spines"]

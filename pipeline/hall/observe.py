@@ -194,8 +194,8 @@ class Observer:
             "nvlink_recovery_failed": zero,
             "nvlink_recovery_events": recoveries,
             "nvlink_symbol_errors": k.link_symbols.sum(axis=1),
-            "nvlink_symbol_ber": np.where(now.effects.flap > 0, 1e-9, 1.5e-254),
-            "nvlink_effective_ber": np.where(now.effects.flap > 0, 1e-12, 1.5e-254),
+            "nvlink_symbol_ber": zero,  # the exporter prints six digits behind the point
+            "nvlink_effective_ber": zero,
             "nvlink_effective_errors": zero,
             "fabric_manager_status": np.full(n, 3.0),
             "fabric_health": np.where(now.effects.flap > 0, 3.0, 1.0),
@@ -248,7 +248,8 @@ class Observer:
             "power_w": np.round(now.cpu_power_w * (1.0 + 0.01 * rng.standard_normal(n)), 3),
             "power_limit_w": np.full(n, 300.0),
             "temp_c": np.round(self.hall.state.cpu_temp_c + 0.3 * rng.standard_normal(n), 1),
-            "util_percent": np.round(100.0 * now.cpu_util, 2),
+            "util_ratio": np.round(now.cpu_util, 4),
+            "util_percent": np.round(now.cpu_util, 4) * 100.0,
         }
 
     def _port(self) -> Columns:
@@ -335,9 +336,9 @@ class Observer:
         asked: Floats = np.repeat(100.0 * loops.speed, 2)
         real = asked + 0.25 * rng.standard_normal(2 * n)
         real[::2] -= asked[::2] * 0.35 * worn
-        shown: Floats = np.round(np.minimum(np.maximum(real, 0.0), 100.0), 1)
+        shown: Floats = np.minimum(np.maximum(real, 0.0), 100.0)
         return {
-            "pump_speed_percent": shown,
+            "pump_speed_percent": shown.round(1),
             "pump_setpoint_percent": np.round(asked, 1),
             "service_hours": np.floor(self._counters.pump_hours),
         }
@@ -356,8 +357,6 @@ class Observer:
         n = f.leaves + f.spines
         return {
             "temp_c": np.round(52.0 + 1.0 * rng.standard_normal(n)),
-            "power_w": np.round(1650.0 + 20.0 * rng.standard_normal(n)),
-            "fan_rpm": np.round(6100.0 + 40.0 * rng.standard_normal(n)),
         }
 
     def _impair(self, o: Observation, rng: np.random.Generator) -> None:
@@ -399,8 +398,8 @@ def far_end(hosts: int, links: int, values: Floats) -> Floats:
 
 
 def _ratio(values: Floats) -> Floats:
-    rounded: Floats = np.round(np.minimum(np.maximum(values, 0.0), 1.0), 6)
-    return rounded
+    clipped: Floats = np.minimum(np.maximum(values, 0.0), 1.0)
+    return clipped.round(6)
 
 
 def _loop_columns(

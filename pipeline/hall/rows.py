@@ -294,6 +294,7 @@ class RowMaker:
             "peer_port": pa.array(far.astype(np.uint16)),
             "peer_name": _coded(peer, nodes),
             "lid": pa.array((node + 1).astype(np.uint32)),
+            "link_layer": _same("InfiniBand", count),
         }
 
     def _coolant_static(self, part: str) -> Static:

@@ -1,0 +1,1 @@
+"""The hall's pages, in the wire formats of real exporters. Outlet (a)."""
