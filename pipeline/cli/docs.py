@@ -17,3 +17,11 @@ def docs() -> None:
 def data_dictionary() -> None:
     """Print docs/data-dictionary.md."""
     click.echo(render(load_contracts()), nl=False)
+
+
+@docs.command("metrics")
+def metrics() -> None:
+    """Print docs/metrics.md."""
+    from pipeline.metrics import render as render_metrics
+
+    click.echo(render_metrics(), nl=False)
