@@ -44,6 +44,7 @@ class Answer:
     Attributes:
         coding: content coding that the client accepts and we use.
         encoder: its encoder; errors are sent in it as well.
+        last: the connection ends with this response.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Answer:
         self._started = False
         self._tag = secrets.token_hex(8)
         self.query_id = ""
+        self.last = False
         self.coding: str | None = None
         self.encoder: Encoder | None = None
 
@@ -72,6 +74,8 @@ class Answer:
             "X-Content-Type-Options": "nosniff",
             "Cache-Control": "no-store",
         }
+        if self.last:
+            headers["Connection"] = "close"
         if self.query_id:
             headers["X-ClickHouse-Query-Id"] = self.query_id
         if format:

@@ -77,7 +77,9 @@ class App:
 
     async def _guarded(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         headers = Headers(scope=scope)
+        answer.last = True
         guard.check_source(headers, scope["server"][1])
+        answer.last = False
         method, path = scope["method"], scope["path"]
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if method not in ("GET", "POST", "HEAD"):

@@ -128,9 +128,14 @@ class _BrotliDecoder:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         try:
-            yield self._inner.process(data, output_buffer_limit=PIECE)
-            while not self._inner.can_accept_more_data():
-                yield self._inner.process(b"", output_buffer_limit=PIECE)
+            piece = self._inner.process(data, output_buffer_limit=PIECE)
+            # What it says of itself is not enough: the very end may wait behind a full piece.
+            while piece or not self._inner.can_accept_more_data():
+                if piece:
+                    yield piece
+                if self._inner.is_finished():
+                    return
+                piece = self._inner.process(b"", output_buffer_limit=PIECE)
         except brotli.error as exc:
             raise _broken("brotli") from exc
 

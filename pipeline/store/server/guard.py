@@ -33,11 +33,13 @@ def local_origin(header: str | None, port: int) -> bool:
 
 
 def check_source(headers: Mapping[str, str], port: int) -> None:
-    """Refuse foreign names of this machine and web pages.
+    """Refuse foreign names of this machine, web pages, and requests of two lengths.
 
     Raises:
-        StoreError: 497.
+        StoreError: 497, or 36 for a body whose end could be read in two ways.
     """
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise StoreError(36, "Content-Length and Transfer-Encoding together are not accepted")
     if not local_host(headers.get("host"), port):
         raise StoreError(497, "This store answers to 127.0.0.1 and localhost only")
     if not local_origin(headers.get("origin"), port):

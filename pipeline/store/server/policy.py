@@ -261,8 +261,16 @@ def _check_settings(text: bytes) -> None:
         if clause == token.depth and pair and (token.says("SETTINGS") or token.text == b","):
             setting = name.text.strip(b'`"').decode("utf-8", "replace")
             _check_setting(setting)
-            if setting in CAPS:
-                raise StoreError(164, f"analyst: Give {setting} as a parameter of the request")
+            value = found[index + 3] if index + 3 < len(found) else None
+            if setting in CAPS and not (value and _within(value, CAPS[setting])):
+                raise StoreError(164, f"analyst: {setting} is a number up to {CAPS[setting]:g}")
+
+
+def _within(value: Token, cap: float) -> bool:
+    try:
+        return value.kind == "number" and 0 < float(value.text) <= cap
+    except ValueError:
+        return False
 
 
 class _Functions:
