@@ -11,6 +11,7 @@ WITH
             ifNull(component_type, '') AS part,
             uniqExact(sampled_at) AS n,
             uniqExact((supply_temp_c, return_temp_c, flow_lpm, delta_pressure_kpa)) AS kinds,
+            argMax(toUInt32(cityHash64(supply_temp_c, return_temp_c, flow_lpm, delta_pressure_kpa) % 4294967291), sampled_at) AS last_reading,
             avg(supply_temp_c) AS supply_c,
             avg(return_temp_c) AS return_c,
             avg(flow_lpm) AS flow,
@@ -31,7 +32,7 @@ WITH
     (
         SELECT
             window_end, rack_key, max(cdu_key) AS cdu_key,
-            max(n) AS samples, max(kinds) AS moving,
+            max(n) AS samples, max(kinds) AS moving, max(last_reading) AS fingerprint,
             avg(supply_c) AS rack_supply_c, avg(return_c) AS rack_return_c,
             avg(flow) AS rack_flow, avg(dp_kpa) AS rack_dp, avg(valve) AS rack_valve
         FROM coolant_minute
@@ -132,7 +133,7 @@ WITH
     (
         SELECT
             c.window_end AS window_end, c.rack_key AS rack_key, c.cdu_key AS cdu_key,
-            c.samples AS samples, c.moving AS moving,
+            c.samples AS samples, c.moving AS moving, c.fingerprint AS fingerprint,
             c.rack_supply_c AS rack_supply_c, c.rack_return_c AS rack_return_c,
             c.rack_flow AS rack_flow, c.rack_dp AS rack_dp, c.rack_valve AS rack_valve,
             h.gpus AS gpus, h.loaded AS loaded, h.core_mid_c AS core_mid_c,
@@ -167,6 +168,7 @@ SELECT
     s.rack_key AS entity_name,
     s.samples AS samples,
     s.moving AS moving,
+    s.fingerprint AS fingerprint,
     s.rack_key AS rack,
     nullIf(s.cdu_key, '') AS cdu,
     -- Heat lags power: nothing that needs both is judged until power has been steady.

@@ -9,12 +9,12 @@ WITH
             gpu_uuid, gpu_instance_id, sampled_at, host, rack, tray, slot, rail, cdu,
             job_id, job_role, pci_bus_id,
             sm_clock_mhz, mem_clock_mhz, clocks_event_reasons, tensor_active_ratio,
-            sm_active_ratio, dram_active_ratio, power_w, gpu_temp_c, memory_temp_c,
+            sm_active_ratio, gr_engine_active_ratio, dram_active_ratio, power_w, gpu_temp_c, memory_temp_c,
             nvlink_tx_bytes_per_s, pcie_rx_bytes_per_s, pcie_link_gen, pcie_link_width,
             nvlink_tx_bytes, power_violation_ns, thermal_violation_ns, sw_power_cap_ns,
             sw_thermal_slowdown_ns, hw_thermal_slowdown_ns, hw_power_brake_ns,
             nvlink_recovery_events, nvlink_effective_errors, ecc_sbe_volatile, ecc_dbe_volatile,
-            row_remap_failed, pcie_replays,
+            row_remap_failed, pcie_replays, energy_mj,
             dateDiff('millisecond', lagInFrame(toNullable(sampled_at)) OVER w, sampled_at) / 1000 AS dt,
             lagInFrame(nvlink_tx_bytes) OVER w AS p_nvlink_tx_bytes,
             lagInFrame(power_violation_ns) OVER w AS p_power_violation_ns,
@@ -30,7 +30,7 @@ WITH
             lagInFrame(pcie_replays) OVER w AS p_pcie_replays
         FROM telemetry.gpu
         WHERE cluster = {cluster:String}
-            AND sampled_at >= {start:DateTime64(3, 'UTC')} - INTERVAL 2 MINUTE
+            AND sampled_at >= {start:DateTime64(3, 'UTC')} - INTERVAL 4 MINUTE
             AND sampled_at < {end:DateTime64(3, 'UTC')}
             AND ingested_at >= {start:DateTime64(3, 'UTC')} - INTERVAL 1 HOUR
         WINDOW w AS
@@ -67,14 +67,17 @@ WITH
             gpu_instance_id,
             uniqExact(sampled_at) AS samples,
             uniqExact((power_w, gpu_temp_c, sm_clock_mhz, tensor_active_ratio, dram_active_ratio)) AS moving,
+            argMax(toUInt32(cityHash64(power_w, gpu_temp_c, sm_clock_mhz, tensor_active_ratio, dram_active_ratio, energy_mj) % 4294967291), sampled_at) AS fingerprint,
             anyLast(host) AS host_, anyLast(rack) AS rack_, anyLast(tray) AS tray_,
             anyLast(slot) AS slot_, anyLast(rail) AS rail_, anyLast(cdu) AS cdu_,
             -- A minute in which the job changed belongs to none.
             if(uniqExact(ifNull(job_id, '')) = 1, any(ifNull(job_id, '')), '') AS job_id_,
             any(ifNull(job_role, '')) AS job_role_,
-            avg(sm_clock_mhz) AS sm_clock_mhz_, avg(mem_clock_mhz) AS mem_clock_mhz_,
+            -- The clock while it works: an idle GPU clocks down and is well.
+            avgIf(sm_clock_mhz, power_w > 350 AND bitAnd(ifNull(clocks_event_reasons, 0), 1) = 0) AS sm_clock_mhz_,
+            avg(mem_clock_mhz) AS mem_clock_mhz_,
             avg(tensor_active_ratio) AS tensor_active_ratio_,
-            avg(sm_active_ratio) AS sm_active_ratio_, avg(dram_active_ratio) AS dram_active_ratio_,
+            avg(sm_active_ratio) AS sm_active_ratio_, avg(gr_engine_active_ratio) AS gr_active_ratio_, avg(dram_active_ratio) AS dram_active_ratio_,
             avg(power_w) AS power_w_, min(power_w) AS power_min_w, max(power_w) AS power_max_w,
             avg(gpu_temp_c) AS gpu_temp_c_, avg(memory_temp_c) AS memory_temp_c_,
             avg(nvlink_tx_bytes_per_s) / 1e9 AS nvlink_gauge_gb_per_s,
@@ -99,7 +102,7 @@ WITH
             countIf(bitAnd(clocks_event_reasons, 128) != 0) AS brake_count,
             countIf(bitAnd(clocks_event_reasons, 104) != 0) AS hot_count
         FROM delta
-        WHERE sampled_at >= {start:DateTime64(3, 'UTC')} - INTERVAL 1 MINUTE
+        WHERE sampled_at >= {start:DateTime64(3, 'UTC')} - INTERVAL 2 MINUTE
         GROUP BY window_end, gpu_uuid, gpu_instance_id
     ),
     -- Coolant that the GPU's rack is given; its loop's or the cluster's mean where a rack has none.
@@ -163,14 +166,14 @@ WITH
     (
         SELECT
             *,
-            least(power_min_w, ifNull(lagInFrame(toNullable(power_min_w)) OVER m, power_min_w)) AS low_w,
-            greatest(power_max_w, ifNull(lagInFrame(toNullable(power_max_w)) OVER m, power_max_w)) AS high_w
+            min(power_min_w) OVER m AS low_w,
+            max(power_max_w) OVER m AS high_w
         FROM per_minute
         WINDOW m AS
         (
             PARTITION BY gpu_uuid, gpu_instance_id
             ORDER BY window_end
-            ROWS BETWEEN 1 PRECEDING AND CURRENT ROW
+            ROWS BETWEEN 2 PRECEDING AND CURRENT ROW
         )
     )
 SELECT
@@ -179,6 +182,7 @@ SELECT
     if(s.host_ = '' OR isNull(s.host_), s.gpu_uuid, concat(s.host_, if(isNull(s.slot_), '', concat(' GPU ', toString(s.slot_))))) AS entity_name,
     s.samples AS samples,
     s.moving AS moving,
+    s.fingerprint AS fingerprint,
     s.host_ AS host,
     s.rack_ AS rack,
     s.tray_ AS tray,
@@ -188,24 +192,27 @@ SELECT
     nullIf(s.job_id_, '') AS job,
     -- A job without roles is one role.
     if(s.job_id_ = '', NULL, concat('role ', s.job_role_)) AS role,
-    -- Bins of 250 W for GPUs of which no job is known.
-    toString(intDiv(toInt32(s.power_w_), 250)) AS load_bin,
+    -- Bins of 250 W for GPUs that work for an unknown job; an idle one is nobody's peer.
+    if(s.job_id_ = '' AND s.power_w_ > 350, toString(intDiv(toInt32(s.power_w_), 250)), NULL) AS load_bin,
     s.sm_clock_mhz_ AS sm_clock_mhz,
     s.mem_clock_mhz_ AS mem_clock_mhz,
     least(1, s.power_brake_share_) AS power_brake_share,
     least(1, ifNull(s.sw_power_cap_share, s.power_violation_share)) AS power_cap_share,
     least(1, ifNull(s.thermal_slowdown_share, s.thermal_violation_share)) AS thermal_share,
     s.app_clocks_count / nullIf(s.reasons_known, 0) AS app_clocks_share,
-    s.tensor_active_ratio_ AS tensor_active_ratio,
-    s.sm_active_ratio_ AS sm_active_ratio,
-    s.dram_active_ratio_ AS dram_active_ratio,
-    s.power_w_ AS power_w,
-    -- Only under load that has been steady for two minutes: heat lags power.
-    if(s.power_w_ > 350 AND s.low_w > 0.8 * s.high_w, (s.gpu_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS core_k_per_kw,
-    if(s.power_w_ > 350 AND s.low_w > 0.8 * s.high_w, (s.memory_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS hbm_k_per_kw,
+    -- Work is judged only where there is some: a service without requests is no straggler.
+    s.power_w_ > 350 AS at_work,
+    if(at_work, s.tensor_active_ratio_, NULL) AS tensor_active_ratio,
+    if(at_work, s.sm_active_ratio_, NULL) AS sm_active_ratio,
+    if(at_work, s.gr_active_ratio_, NULL) AS gr_engine_active_ratio,
+    if(at_work, s.dram_active_ratio_, NULL) AS dram_active_ratio,
+    if(at_work, s.power_w_, NULL) AS power_w,
+    -- Only under load that has been steady for three minutes: heat lags power.
+    if(at_work AND s.low_w > 0.85 * s.high_w, (s.gpu_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS core_k_per_kw,
+    if(at_work AND s.low_w > 0.85 * s.high_w, (s.memory_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS hbm_k_per_kw,
     s.gpu_temp_c_ AS gpu_temp_c,
     s.memory_temp_c_ AS memory_temp_c,
-    ifNull(s.nvlink_gauge_gb_per_s, s.nvlink_counter_gb_per_s) AS nvlink_gb_per_s,
+    if(at_work, ifNull(s.nvlink_gauge_gb_per_s, s.nvlink_counter_gb_per_s), NULL) AS nvlink_gb_per_s,
     s.nvlink_recoveries_per_min_ AS nvlink_recoveries_per_min,
     s.nvlink_errors_per_min_ AS nvlink_errors_per_min,
     s.pcie_rx_gb_per_s AS pcie_rx_gb_per_s,

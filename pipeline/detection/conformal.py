@@ -19,6 +19,8 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 GRID = 512
+# Scale of the heaviest tail that is believed, on the logarithmic scale: p falls with the cube.
+HEAVIEST = 1 / 3
 SMALLEST_P = 1e-30
 
 
@@ -70,6 +72,9 @@ class Calibration:
         spread = float(np.std(cls._scaled(clean, log)))
         # At least a twentieth of the spread: a reference of equal scores has no excess.
         scale = max(float(np.mean(excess)) if len(excess) else 0.0, spread / 20, 1e-9)
+        if log:
+            # A few faults in the reference must not make every later one look usual.
+            scale = min(scale, HEAVIEST)
         return cls(grid, exceed, size, start, tail_share, scale, log)
 
     @staticmethod
@@ -133,7 +138,7 @@ def smallest_p(p_values: FloatArray) -> FloatArray:
     """
     known = np.isfinite(p_values)
     count = known.sum(axis=0)
-    least = np.min(np.where(known, p_values, np.inf), axis=0)
+    least = np.min(np.where(known, p_values, 1.0), axis=0)
     return np.where(count > 0, np.minimum(least * count, 1.0), np.nan)
 
 

@@ -118,7 +118,7 @@ def probable_cause(effects: Mapping[str, float], spec: DetectorSpec) -> tuple[Ca
     best: tuple[float, Cause] | None = None
     total = 0.0
     for cause in spec.cause:
-        if any(_holds(text, effects) for text in cause.refute):
+        if not cause.need or any(_holds(text, effects) for text in cause.refute):
             continue
         if not all(_holds(text, effects) for text in cause.need):
             continue

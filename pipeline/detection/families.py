@@ -20,6 +20,8 @@ from pipeline.detection.spec import DetectorSpec, Feature, Forest
 # z beyond this is only "very far": forests cast to float32, and sums must not overflow.
 CLIP = 50.0
 METHODS = ("forest", "pca", "max_z")
+# 99 % point of one squared standard normal: no unit of T2 or Q is smaller.
+CHI2_99 = 6.63
 
 
 def aggregates(z: FloatArray) -> FloatArray:
@@ -74,11 +76,11 @@ class Pca:
         total = values.sum()
         keep = int(np.searchsorted(np.cumsum(values), 0.9 * total)) + 1 if total > 0 else 1
         keep = min(keep, len(values))
-        made = cls(mean, vectors[:, :keep].T, np.maximum(values[:keep], 1e-6), 1.0, 1.0)
+        made = cls(mean, vectors[:, :keep].T, np.maximum(values[:keep], 0.05), 1.0, 1.0)
         t2, q = made.parts(rows)
         return cls(
             mean, made.axes, made.variance,
-            max(float(np.quantile(t2, 0.99)), 1e-3), max(float(np.quantile(q, 0.99)), 1e-3),
+            max(float(np.quantile(t2, 0.99)), CHI2_99), max(float(np.quantile(q, 0.99)), CHI2_99),
         )  # fmt: skip
 
     def parts(self, rows: FloatArray) -> tuple[FloatArray, FloatArray]:

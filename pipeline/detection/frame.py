@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MINUTE = timedelta(minutes=1)
 # Columns that every features.sql gives beside its own.
-STRUCTURE = ("window_end", "entity_id", "entity_name", "samples", "moving")
+STRUCTURE = ("window_end", "entity_id", "entity_name", "samples", "moving", "fingerprint")
 
 
 @dataclass
@@ -51,6 +51,7 @@ class Frame:
         entities, names: ids and names for people.
         samples: samples per minute; 0 where there was none.
         moving: distinct readings of the noisy fields per minute.
+        fingerprint: hash of the last reading of each minute.
         values: numeric columns by name, minutes x entities.
         labels: text columns by name.
     """
@@ -60,6 +61,7 @@ class Frame:
     names: list[str]
     samples: NDArray[np.int32]
     moving: FloatArray
+    fingerprint: FloatArray
     values: dict[str, FloatArray] = field(default_factory=dict)
     labels: dict[str, Labels] = field(default_factory=dict)
 
@@ -81,7 +83,7 @@ class Frame:
         """Only these minutes, in this order."""
         return Frame(
             [self.ends[i] for i in index], self.entities, self.names,
-            self.samples[index], self.moving[index],
+            self.samples[index], self.moving[index], self.fingerprint[index],
             {name: array[index] for name, array in self.values.items()},
             {name: Labels(found.codes[index], found.names) for name, found in self.labels.items()},
         )  # fmt: skip
@@ -134,7 +136,7 @@ def frame_of(table: pa.Table, start: datetime, end: datetime) -> Frame:
     ends = [start + MINUTE * (i + 1) for i in range(count)]
     if not table.num_rows:
         empty: NDArray[np.int32] = np.zeros((count, 0), dtype=np.int32)
-        return Frame(ends, [], [], empty, np.zeros((count, 0)))
+        return Frame(ends, [], [], empty, np.zeros((count, 0)), np.zeros((count, 0)))
     encoded = table.column("entity_id").combine_chunks().dictionary_encode()
     ids = encoded.dictionary.to_pylist()
     order = np.argsort(np.array(ids, dtype=object))
@@ -160,7 +162,7 @@ def frame_of(table: pa.Table, start: datetime, end: datetime) -> Frame:
     for entity, name in zip(column, texts, strict=True):
         names[entity] = name or names[entity]
     samples = np.nan_to_num(spread("samples")).astype(np.int32)
-    frame = Frame(ends, entities, names, samples, spread("moving"))
+    frame = Frame(ends, entities, names, samples, spread("moving"), spread("fingerprint"))
     for name in table.column_names:
         if name in STRUCTURE:
             continue

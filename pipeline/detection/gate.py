@@ -5,6 +5,7 @@ A gap, a frozen source or a vanished entity is a finding of its own; nothing is 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,13 +39,14 @@ def inspect(frame: Frame, spec: DetectorSpec) -> Structure:
     """Look at presence, freshness and change, not at values."""
     gate = spec.gate
     minutes, entities = frame.shape
-    present = frame.samples >= gate.min_samples
+    usual = _usual(frame)
+    present = (frame.samples >= gate.min_samples) & (frame.samples >= gate.min_share * usual)
     frozen = np.zeros(frame.shape, dtype=bool)
-    still = (frame.moving <= 1) & (frame.samples >= 2)
     run = np.zeros(entities, dtype=np.int64)
-    for i in range(minutes):
-        # One reading in each of the minutes, and the same one: the gate looks at runs.
-        run = np.where(still[i], run + 1, np.where(frame.samples[i] > 0, 0, run))
+    for i in range(1, minutes):
+        # The same reading all through the minute and the minute before.
+        same = (frame.moving[i] <= 1) & (frame.fingerprint[i] == frame.fingerprint[i - 1])
+        run = np.where(same, run + 1, np.where(frame.samples[i] > 0, 0, run))
         frozen[i] = run >= gate.frozen_minutes
     fit = present & ~frozen
     for name in gate.settle:
@@ -82,3 +84,11 @@ def ruled_out(frame: Frame, spec: DetectorSpec) -> BoolArray:
     for rule in spec.rule:
         out |= rule_holds(frame, rule)
     return out
+
+
+def _usual(frame: Frame) -> np.ndarray:
+    """Samples per minute that each entity usually has: the median over minutes with any."""
+    counted = np.where(frame.samples > 0, frame.samples, np.nan).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # never seen: NaN, taken as 0
+        return np.asarray(np.nan_to_num(np.nanmedian(counted, axis=0)))

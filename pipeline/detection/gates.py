@@ -96,13 +96,13 @@ def bank_recall(frame: Frame, spec: DetectorSpec, model: Model) -> float | None:
         if not len(known):
             continue
         chosen = rng.choice(known, size=max(1, min(len(known) // 50, 8)), replace=False)
-        middle = np.nanmedian(values[-BANK_MINUTES:], axis=0)
+        middle = np.nan_to_num(values[-BANK_MINUTES])
         smallest = np.maximum(feature.min_effect, feature.min_effect_ratio * np.abs(middle))
         sign = -1.0 if feature.bad == "low" else 1.0
         moved: FloatArray = values.copy()
         moved[-BANK_MINUTES:, chosen] += sign * BANK_DEPTH * smallest[chosen]
         trial = Frame(
-            base.ends, base.entities, base.names, base.samples, base.moving,
+            base.ends, base.entities, base.names, base.samples, base.moving, base.fingerprint,
             {**base.values, feature.name: moved}, base.labels,
         )  # fmt: skip
         judged = judge_frame(trial, spec, model.baselines, model.short, model.long, model.q)
@@ -131,8 +131,9 @@ def probe(frame: Frame, spec: DetectorSpec, model: Model) -> list[str]:
     for name, fill in (("missing", np.nan), ("zero", 0.0), ("constant", 1.0)):
         values = {key: np.full(base.shape, fill) for key in base.values}
         trial = Frame(
-            base.ends, base.entities, base.names, base.samples, base.moving, values, base.labels
-        )
+            base.ends, base.entities, base.names, base.samples, base.moving, base.fingerprint,
+            values, base.labels,
+        )  # fmt: skip
         judged = judge_frame(trial, spec, model.baselines, model.short, model.long, model.q)
         p = judged.short.p
         if name == "missing" and np.isfinite(p).any():

@@ -132,13 +132,16 @@ class Gate(_Model):
 
     Attributes:
         min_samples: samples in the minute.
+        min_share: samples in the minute against the entity's usual number: a minute of which
+            only a part has arrived is not judged.
         settle_minutes: minutes after a change of the settle columns without a verdict.
         settle: columns whose change unsettles an entity, such as its job.
         frozen_minutes: minutes in which no noisy field moved: the source repeats itself.
         lost_minutes: minutes without a sample after which telemetry counts as lost.
     """
 
-    min_samples: int = Field(default=2, ge=1)
+    min_samples: int = Field(default=1, ge=1)
+    min_share: float = Field(default=0.4, ge=0, le=1)
     settle_minutes: int = Field(default=2, ge=0)
     settle: tuple[str, ...] = ()
     frozen_minutes: int = Field(default=4, ge=2)

@@ -1,0 +1,1 @@
+"""Honest evaluation: labelled sets, time-ordered splits, no point adjustment."""
