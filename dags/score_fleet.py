@@ -1,0 +1,80 @@
+"""Score the fleet every minute; open, update and resolve incidents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import CronTriggerTimetable, ExceptionRetryPolicy, Param, RetryRule, dag, task
+from airflow.sdk.definitions.retry_policy import RetryAction
+from airflow.sdk.exceptions import AirflowSkipException
+
+MODELS = (Path(__file__).resolve().parents[1] / "models").glob("*/detector.toml")
+DETECTORS = sorted(path.parent.name for path in MODELS)
+RETRY = ExceptionRetryPolicy([RetryRule("pipeline.errors.ConfigError", RetryAction.FAIL)])
+PAST = "A past minute to score again; empty for the run's own."
+
+
+@dag(
+    schedule=CronTriggerTimetable("* * * * *", timezone="UTC", interval=timedelta(minutes=1)),
+    catchup=False,
+    max_active_runs=1,
+    dagrun_timeout=timedelta(minutes=5),
+    default_args={
+        "owner": "rackpulse",
+        "retries": 2,
+        "retry_delay": timedelta(seconds=3),
+        "retry_policy": RETRY,
+        "execution_timeout": timedelta(minutes=2),
+    },
+    params={
+        "window_end": Param(None, type=["null", "string"], format="date-time", description=PAST)
+    },
+    doc_md=str(Path(__file__).with_suffix(".md")),
+    tags=["rackpulse", "detection"],
+)
+def score_fleet() -> None:
+    @task
+    def gate(params: dict[str, Any] | None = None, dag_run: Any = None, ti: Any = None) -> Any:
+        """Wait for the window's rows; return the training runs that are due."""
+        from pipeline.airflow_plugin import store_client
+        from pipeline.dag_steps import minute_of, prepare_scoring
+
+        with store_client() as client:
+            ready = prepare_scoring(client, minute_of(dag_run, params, "window_end"), DETECTORS)
+        ti.xcom_push("window_end", ready["window_end"])
+        ti.xcom_push("live", ready["live"])
+        return ready["training"]
+
+    @task(map_index_template="{{ task.op_kwargs['detector'] }}")
+    def score(detector: str, window_end: str, live: list[str]) -> Any:
+        """Score every entity of one detector in this window."""
+        if detector not in live:
+            raise AirflowSkipException(f"{detector} has no live model yet")
+        from pipeline.airflow_plugin import store_client
+        from pipeline.dag_steps import score_window
+
+        with store_client() as client:
+            return score_window(client, window_end, detector)
+
+    @task(trigger_rule="none_failed")
+    def incidents(window_end: str) -> Any:
+        """Open, update and resolve incidents from the window's findings."""
+        from pipeline.airflow_plugin import store_client
+        from pipeline.dag_steps import step_incidents
+
+        with store_client() as client:
+            return step_incidents(client, window_end)
+
+    ready: Any = gate()
+    window = ready["window_end"]
+    scored = score.partial(window_end=window, live=ready["live"]).expand(detector=DETECTORS)
+    scored >> incidents(window)
+    TriggerDagRunOperator.partial(
+        task_id="train_first", trigger_dag_id="train_detectors", skip_when_already_exists=True
+    ).expand_kwargs(ready)
+
+
+score_fleet()
