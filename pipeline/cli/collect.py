@@ -157,14 +157,16 @@ def default_collector_id() -> str:
     help="Target file, ours or Prometheus' file_sd; may be given several times.",
 )  # fmt: skip
 @click.option("--topology", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--jobs", type=click.Path(path_type=Path, dir_okay=False),
+              help="Which job each GPU works for: squeue --json, or a CSV; watched.")  # fmt: skip
 @click.option("--collector-id", default=default_collector_id, help="Name of this collector.")
 @click.option("--sink", type=click.Choice(["kafka", "stdout"]), default="kafka", show_default=True)
 @click.option("--window", "window_s", type=float, default=1.0, show_default=True,
               help="Pages read within so many seconds share messages.")  # fmt: skip
 @click.option("--metrics-port", type=int, default=18090, show_default=True)
 def run(
-    target_files: tuple[Path, ...], topology: Path | None, collector_id: str, sink: str,
-    window_s: float, metrics_port: int,
+    target_files: tuple[Path, ...], topology: Path | None, jobs: Path | None, collector_id: str,
+    sink: str, window_s: float, metrics_port: int,
 ) -> None:  # fmt: skip
     """Read all targets until stopped."""
     from pipeline.clock import SystemClock
@@ -200,8 +202,8 @@ def run(
             settings.cluster, window_s,
             log_lines=settings.state_dir / "collectors" / collector_id / "log-lines.json",
         ),
-        topology_path=topology or settings.topology_file, metrics=metrics, health=health,
-        clock=clock,
+        topology_path=topology or settings.topology_file, jobs_path=jobs,
+        metrics=metrics, health=health, clock=clock,
     )  # fmt: skip
 
     async def main() -> None:

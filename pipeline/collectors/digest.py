@@ -13,6 +13,7 @@ import pyarrow as pa
 from pipeline.collectors.changes import Changes
 from pipeline.collectors.fetch import Fetched
 from pipeline.collectors.health import COUNTED, Change, TargetHealth
+from pipeline.collectors.jobs import Jobs
 from pipeline.collectors.log_lines import LogLines
 from pipeline.collectors.page import Page, Reading
 from pipeline.collectors.placement import Placer
@@ -50,6 +51,7 @@ class Digester:
 
     Attributes:
         placer: may be exchanged when the topology file changes.
+        jobs: may be exchanged when the job file changes.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Digester:
         self._contracts = contracts
         self.placer = placer
         self.log_lines = log_lines or LogLines()
+        self.jobs = Jobs()
         self._changes = Changes()
         self._gpu_at: dict[tuple[str, str], str] = {}
 
@@ -145,6 +148,8 @@ class Digester:
 
     def _add(self, digest: Digest, stream: str, table: pa.Table, target_name: str = "") -> None:
         try:
+            if stream == "gpu":
+                table = self.jobs.fill(table)
             placed = self.placer.place(table, stream)
             whole = conform(self._contracts[stream], placed)
         except (KeyError, ValueError, pa.ArrowException) as exc:

@@ -23,6 +23,7 @@ from pipeline.collectors.digest import Digest, Digester
 from pipeline.collectors.discovery import Discovery, mark_of
 from pipeline.collectors.fetch import Fetcher, FetcherFactory, FetchError
 from pipeline.collectors.health import Limits, TargetHealth
+from pipeline.collectors.jobs import load_jobs
 from pipeline.collectors.log_lines import LogLines
 from pipeline.collectors.placement import Placer
 from pipeline.collectors.targets import Target
@@ -83,6 +84,7 @@ class Collector:
     Args:
         discovery: names the targets.
         topology_path: topology file, watched too; None leaves rows unplaced.
+        jobs_path: file of the scheduler, watched too.
         sink: where rows go.
         fetchers: makes what reads a target; tests put their own.
     """
@@ -95,6 +97,7 @@ class Collector:
         options: Options,
         *,
         topology_path: Path | None = None,
+        jobs_path: Path | None = None,
         metrics: Metrics | None = None,
         health: Health | None = None,
         clock: Clock | None = None,
@@ -107,6 +110,8 @@ class Collector:
         self._options = options
         self._topology_path = topology_path
         self._topology: Topology | None = None
+        self._jobs_path = jobs_path
+        self._jobs_mark = (0, 0, 0)
         self._topology_mark: tuple[int, int, int] | None = None
         self._metrics = metrics or Metrics()
         self._health = health or Health()
@@ -127,6 +132,7 @@ class Collector:
     async def run(self, stop: asyncio.Event) -> None:
         """Read until ``stop`` is set, then hand over what was read and end."""
         self._load_topology(first=True)
+        self._load_jobs()
         await self._apply(await self._discovery.first())
         helpers = [
             asyncio.create_task(self._every(self._options.window_s, self._hand_over)),
@@ -167,6 +173,7 @@ class Collector:
 
     async def _look_for_changes(self) -> None:
         self._load_topology(first=False)
+        self._load_jobs()
         changed = await self._discovery.changed()
         if changed is not None:
             await self._apply(changed)
@@ -218,6 +225,16 @@ class Collector:
         self._digester.placer = Placer(self._contracts, self._topology)
         for running in self._running.values():
             self._expect(running.health)
+
+    def _load_jobs(self) -> None:
+        """The jobs now; a file that is missing or wrong keeps those read before."""
+        if self._jobs_path is None or mark_of(self._jobs_path) == self._jobs_mark:
+            return
+        self._jobs_mark = mark_of(self._jobs_path)
+        try:
+            self._digester.jobs = load_jobs(self._jobs_path)
+        except ConfigError as exc:
+            log.warning("keeping the jobs that were read before: %s", exc)
 
     def _expect(self, health: TargetHealth) -> None:
         host = health.target.host
