@@ -193,6 +193,34 @@ def test_adapters_with_two_ports() -> None:
     assert [(port["port"], port["rate_gbps"]) for port in found] == [(1, 100), (2, 200)]
 
 
+def test_lines_of_adapters_that_are_none() -> None:
+    for line in (" " * 200_000, "\tState" + " " * 200_000, "a" * 600, "\t:", "CA '", "\tPort x:"):
+        reading = read("ibstat", f"CA 'mlx5_0'\n\tPort 1:\n\t\tRate: 400\n{line}\n")
+        assert only(reading, "ib_port")["rate_gbps"] == 400
+
+
+# -- ibswinfo
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "uptime (dd-h:m:s)   | 160d-10:38:53",
+        "uptime",
+        "|",
+        ":::",
+        "a" * 600 + "|1",
+        "fan#x (rpm) | 3",
+    ],
+)
+def test_switch_lines_that_are_none(line: str) -> None:
+    page = f"GUID | 0x1c34daae6e940540\n{line}\ntemperature (C)    | 45\n"
+    part = only(read("ibswinfo", page), "component")
+    assert (part["manager_id"], part["component_id"], part["temp_c"]) == (
+        "0x1c34daae6e940540", "chassis", 45,
+    )  # fmt: skip
+
+
 # -- UFM
 
 

@@ -36,7 +36,6 @@ MAX_FILE_BYTES = 4_096
 MAX_TREE_BYTES = 64 * 2**20
 _UNREADABLE = b"!unreadable "
 _MISSING = ("", "n/a", "n/a (no pma)")
-_SECTION = re.compile(r"===\s*(?:\./)?(\S+)\s*===")
 _GREP = re.compile(r"(?:.*/)?class/infiniband/([^:\s]+):(.*)")
 _PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid")
 
@@ -143,7 +142,7 @@ def _files(body: bytes, reading: Reading) -> dict[str, str]:
     if body[:2] == b"\x1f\x8b" or body[257:262] == b"ustar":
         return _tar_files(body, reading)
     text = body.decode("utf-8", "replace")
-    if _SECTION.search(text[:65_536]):
+    if text.lstrip().startswith("=== "):
         return _sections(text)
     files = {}
     for line in text.splitlines():
@@ -157,13 +156,16 @@ def _files(body: bytes, reading: Reading) -> dict[str, str]:
 
 def _sections(text: str) -> dict[str, str]:
     """Files printed behind lines with their names: those of one port, where it stands."""
-    parts = _SECTION.split(text)
-    names = [PurePosixPath(name).name for name in parts[1::2]]
-    files = dict(zip(names, parts[2::2], strict=True))
-    return {
-        f"device/ports/1/{name if name in _PORT_FILES else 'counters/' + name}": content
-        for name, content in files.items()
-    }
+    files: dict[str, str] = {}
+    path = ""
+    for line in text.splitlines():
+        if line.startswith("=== ") and line.endswith(" ==="):
+            name = PurePosixPath(line[4:-4].strip()[:200]).name
+            path = f"device/ports/1/{name if name in _PORT_FILES else 'counters/' + name}"
+            files[path] = ""
+        elif path and len(files[path]) < MAX_FILE_BYTES:
+            files[path] += line + "\n"
+    return files
 
 
 def _tar_files(body: bytes, reading: Reading) -> dict[str, str]:

@@ -26,7 +26,7 @@ SOURCE = "ibstat"
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
 _PORT = re.compile(r"\s+Port (\d{1,5}):\s*")
 _STATUS = re.compile(r"Infiniband device '([^']{1,64})' port (\d{1,5}) status:\s*")
-_LINE = re.compile(r"\s+([A-Za-z_ ]+?):\s*(.*?)\s*")
+MAX_LINE = 512
 
 
 class _Port:
@@ -58,25 +58,24 @@ def _ports(text: str, reading: Reading) -> list[_Port]:
     ports: list[_Port] = []
     device, guid = "", None
     for line in text.splitlines():
-        status, adapter, port = (
-            _STATUS.fullmatch(line),
-            _ADAPTER.fullmatch(line),
-            _PORT.fullmatch(line),
-        )
-        if status:
+        if not line.strip():
+            continue
+        if len(line) > MAX_LINE:
+            reading.reject("line_too_long")
+        elif status := _STATUS.fullmatch(line):
             ports.append(_Port(status.group(1), status.group(2), None))
             device = ""
-        elif adapter:
+        elif adapter := _ADAPTER.fullmatch(line):
             device, guid = adapter.group(1), None
-        elif port and device:
+        elif device and (port := _PORT.fullmatch(line)):
             ports.append(_Port(device, port.group(1), guid))
-        elif (found := _LINE.fullmatch(line)) is not None and (device or ports):
-            name, value = found.groups()
+        elif line[0].isspace() and ":" in line and (device or ports):
+            name, _, value = (part.strip() for part in line.partition(":"))
             if device and name == "Node GUID":
                 guid = value
             elif ports and (not device or ports[-1].device == device):
                 ports[-1].said[name.lower().replace("_", " ")] = value
-        elif line.strip():
+        else:
             reading.reject("bad_line")
     return ports
 

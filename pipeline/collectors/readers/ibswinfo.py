@@ -18,9 +18,7 @@ from pipeline.streams import Contracts
 KIND = "ibswinfo"
 SOURCE = "ibswinfo"
 
-_LINE = re.compile(r"(?P<indent>\s*)(?P<key>[^|:]+?)\s*[|:]\s*(?P<value>.*?)\s*")
-_UPTIME_LINE = re.compile(r"(?P<indent>)(?P<key>uptime \(d-h:m:s\))\s*\|\s*(?P<value>.*?)\s*")
-_RULE = re.compile(r"[-=]{3,}")
+MAX_LINE = 512
 _PSU = re.compile(r"[Pp][Ss][Uu](\d{1,2})(?: status|\.power \(W\))")
 _FAN = re.compile(r"fan#(\d{1,2})(?P<unit>(?:\.speed)? \(rpm\))")
 _UPTIME = re.compile(r"(?:(\d{1,6})d-)?(\d{1,2}):(\d{2}):(\d{2})")
@@ -45,13 +43,13 @@ class _Switch:
     def read(self) -> Reading:
         lines = self.page.body.decode("utf-8", "replace").splitlines()
         said = [found for line in lines if (found := self._split(line)) is not None]
-        for found in said:
-            if found["key"] == "GUID":
-                self.manager = normal_guid(found["value"]) or self.manager
-            elif found["key"] == "product name":
-                self.name = found["value"]
-        for found in said:
-            self._line(found["key"], found["value"], bool(found["indent"]))
+        for key, value, _ in said:
+            if key == "GUID":
+                self.manager = normal_guid(value) or self.manager
+            elif key == "product name":
+                self.name = value
+        for key, value, indented in said:
+            self._line(key, value, indented)
         for row, faults in self.faults.items():
             self.grid.label(row, "health", "Critical" if faults else "OK")
             self.grid.label(row, "failed_component", ",".join(faults))
@@ -60,13 +58,17 @@ class _Switch:
             self.reading.tables["component"] = table
         return self.reading
 
-    def _split(self, line: str) -> re.Match[str] | None:
-        if not line.strip() or _RULE.fullmatch(line.strip()) or "Mellanox Technologies" in line:
+    def _split(self, line: str) -> tuple[str, str, bool] | None:
+        """Key, value and whether the line is indented, as those of a power supply are."""
+        bare = line.strip()
+        if not bare or not bare.strip("-=") or "Mellanox Technologies" in line:
             return None
-        found = _UPTIME_LINE.fullmatch(line) or _LINE.fullmatch(line)
-        if found is None:
+        mark = "|" if "|" in line else ":"  # "uptime (d-h:m:s)" has both
+        key, found, value = line.partition(mark)
+        if len(line) > MAX_LINE or not found or not key.strip():
             self.reading.reject("bad_line")
-        return found
+            return None
+        return key.strip(), value.strip(), line[0].isspace()
 
     def _row(self, part: str, kind: str) -> int:
         row = self.grid.row((self.manager, part))
@@ -93,7 +95,7 @@ class _Switch:
                 self._reading(row, key, value)
         elif key == "fan status":
             self._status(self._row("chassis", "switch_chassis"), "fans", value)
-        elif key.startswith("uptime"):
+        elif key.startswith("uptime") and key in self.grid.fields.by_name:
             self._uptime(key, value)
         elif key in self.grid.fields.by_name:
             self._reading(self._row("chassis", "switch_chassis"), key, value)

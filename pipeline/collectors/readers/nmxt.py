@@ -20,13 +20,13 @@ from pipeline.streams import Contracts
 KIND = "nmxt"
 SOURCE = "nmxt"
 
-_TEMPERATURE = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*[Cc]?\s*")
+_TEMPERATURE = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) ?[Cc]?")
 _BLAME = frozenset(("unknown", "local_phy", "remote_phy"))
 
 
 def module_temperature(text: str | None) -> float | None:
     """Degrees Celsius of a label such as ``37.5C``; None for ``N/A`` and the like."""
-    found = _TEMPERATURE.fullmatch(text or "")
+    found = _TEMPERATURE.fullmatch((text or "").strip())
     return float(found.group(1)) if found else None
 
 
