@@ -93,15 +93,25 @@ def encode(
     if batch.schema != _schema(stream):
         raise ValueError(f"{stream.name}: the batch is not in the wire schema")
     key = str(_keys(stream, batch.slice(0, 1))[0])
-    headers = [
+    header = Header(stream.name, stream.version, collector_id, seq, epoch_ms(sent_at))
+    return Message(key.encode(), write_body(batch), write_header(header))
+
+
+def write_header(header: Header) -> list[tuple[str, bytes]]:
+    """The headers of a message; see :func:`read_header`."""
+    return [
         ("content-type", CONTENT_TYPE.encode()),
-        ("rackpulse-stream", stream.name.encode()),
-        ("rackpulse-version", str(stream.version).encode()),
-        ("rackpulse-collector", collector_id.encode()),
-        ("rackpulse-seq", str(seq).encode()),
-        ("rackpulse-sent-at", str(round(sent_at.timestamp() * 1000)).encode()),
+        ("rackpulse-stream", header.stream.encode()),
+        ("rackpulse-version", str(header.version).encode()),
+        ("rackpulse-collector", header.collector_id.encode()),
+        ("rackpulse-seq", str(header.seq).encode()),
+        ("rackpulse-sent-at", str(header.sent_at_ms).encode()),
     ]
-    return Message(key.encode(), write_body(batch), headers)
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, UTC."""
+    return round(moment.timestamp() * 1000)
 
 
 def split(

@@ -10,6 +10,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.errors import KafkaError
 
 from pipeline.bus.endpoint import ask_admin, client_options, unreachable, warn_without_crc32c
+from pipeline.bus.kafka_log import calm_kafka_logs
 from pipeline.settings import Settings
 
 # Memory that a consumer may hold: one fetch of each broker, as the broker sends it (compressed).
@@ -51,6 +52,7 @@ def make_consumer(
         RackpulseError: no broker is known, or none answers.
     """
     warn_without_crc32c()
+    calm_kafka_logs()
     if group is not None:
         options = {
             "group_id": group,

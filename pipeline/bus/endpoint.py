@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from kafka.errors import KafkaError
 
+from pipeline.bus.kafka_log import calm_kafka_logs
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
@@ -19,6 +20,8 @@ from pipeline.settings import Settings
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+_TANSU_CLUSTER = "tansu_cluster"  # its default, which we leave
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,24 @@ def client_options(settings: Settings) -> dict[str, Any]:
     return {"bootstrap_servers": bootstrap(settings).replace(" ", "").split(",")}
 
 
+def producer_options(settings: Settings) -> dict[str, Any]:
+    """What every producer of ours is given: addresses and batch size.
+
+    Tansu answers a wrong end of the log when its last batch holds several messages, so there
+    each message is a batch of its own.
+
+    Raises:
+        RackpulseError: no broker answers.
+    """
+    if settings.bootstrap_servers:
+        described = ask_admin(settings, lambda admin: admin.describe_cluster(), timeout_s=5.0)
+        tansu = described["cluster_id"] == _TANSU_CLUSTER
+    else:
+        endpoint = read_endpoint(settings.state_dir)
+        tansu = endpoint is not None and endpoint.kind == "tansu"
+    return {**client_options(settings), "batch_size": 0 if tansu else 500_000}
+
+
 def ask_admin(
     settings: Settings,
     ask: Callable[[Any], T],
@@ -97,6 +118,7 @@ def ask_admin(
     """
     from kafka import KafkaAdminClient
 
+    calm_kafka_logs()
     clock = clock or SystemClock()
     options = client_options(settings)
     deadline = clock.monotonic() + timeout_s

@@ -456,6 +456,11 @@ class Spool:
                 total.update(segment.waiting_rows)
             return +total
 
+    def dropped_rows(self) -> dict[str, dict[str, int]]:
+        """A copy of ``dropped``."""
+        with self._lock:
+            return {stream: dict(reasons) for stream, reasons in self.dropped.items()}
+
     @property
     def disk_bytes(self) -> int:
         """Bytes that the files take."""
