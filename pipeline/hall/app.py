@@ -124,7 +124,7 @@ class HallApp:
             while True:
                 self._live.step()
                 await asyncio.sleep(1.0)
-        except RackpulseError as exc:
+        except Exception as exc:  # the service ends with it: nobody else would see it
             self._on_failure(exc)
 
     # --- pages ---

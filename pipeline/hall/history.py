@@ -1,6 +1,6 @@
 """The hours before a hall's first start: rows with past times, straight to Kafka.
 
-Rows are sent in windows of a minute. After some windows the outlet is flushed and the hall's
+Rows are sent in windows of two minutes. After some windows the outlet is flushed and the hall's
 state is saved with the numbers sent. A start that was killed goes on from the last save: it
 makes the same windows with the same numbers again, which the writer drops where it has them,
 so nothing is doubled and nothing is missing. The end of the last, shorter window is saved
@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-import pyarrow as pa
-
+from pipeline.bus.arrow_body import write_body
+from pipeline.bus.codec import split
 from pipeline.clock import Clock
 from pipeline.hall.events import EventMaker
-from pipeline.hall.kafka_outlet import KafkaOutlet
+from pipeline.hall.kafka_outlet import Body, KafkaOutlet
 from pipeline.hall.live import STEP_S, LiveHall, aligned
+from pipeline.hall.messages import MessageMaker
 from pipeline.hall.rows import RowMaker
 from pipeline.settings import Settings
 from pipeline.streams import Contracts
 
 log = logging.getLogger("rackpulse.hall")
 
-WINDOW_S = 60.0
-SAVE_EVERY = 15  # windows
+WINDOW_S = 120.0
+LINKS_EVERY_S = 60.0  # of NVLinks: they are nine in ten entities and change little
+SAVE_EVERY = 8  # windows
 
 
 class Outlet(Protocol):
@@ -36,7 +38,7 @@ class Outlet(Protocol):
     numbers: dict[str, int]
     rows: int
 
-    def send(self, tables: dict[str, pa.Table]) -> None: ...
+    def send(self, bodies: Iterable[Body]) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -75,6 +77,8 @@ class History:
         self._make_outlet = make_outlet
         self._stopped = stopped
         self._rows = RowMaker(live.fleet, contracts)
+        self._messages = MessageMaker(self._rows)
+        self._contracts = contracts
         self._events = EventMaker(live.fleet, contracts)
         self.done_share = 0.0
 
@@ -127,23 +131,23 @@ class History:
         )
         return True
 
-    def _window(self, until: float) -> dict[str, pa.Table]:
+    def _window(self, until: float) -> Iterator[Body]:
         """Let the hall go on until then, and give the rows of that time."""
         hall, observer = self._live.hall, self._live.observer
         since = hall.at
         seen = []
-        tables: dict[str, pa.Table] = {}
         while hall.at < until:
             hall.advance(STEP_S)
-            last = hall.at >= until
-            seen.append(observer.observe(links=last))
-            if last:
-                tables["nvlink"] = self._rows.nvlink([seen[-1]])
-        tables.update(self._rows.tables(seen, links=False))
+            links = hall.at % LINKS_EVERY_S < STEP_S / 2
+            seen.append(observer.observe(links=links))
+            if links:
+                yield from self._messages.bodies(self._rows.nvlink_parts([seen[-1]]))
+        yield from self._messages.bodies(self._rows.parts(seen, links=False))
         events = self._events.between(hall.faults, since, until)
         if events is not None:
-            tables["event"] = events
-        return tables
+            stream = self._contracts["event"]
+            for key, batch in split(stream, events):
+                yield stream.name, key, batch.num_rows, write_body(batch)
 
     def _keep(self, outlet: Outlet) -> None:
         outlet.flush()

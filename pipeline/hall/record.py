@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.hall.engine import Hall
+from pipeline.hall.events import EventMaker
 from pipeline.hall.layout import topology_of
 from pipeline.hall.observe import Observation, Observer
 from pipeline.hall.rows import RowMaker
@@ -109,6 +110,7 @@ def record(
     every = round(time.sample_s / time.step_s)
     links_every = round(time.nvlink_s / time.step_s)
     steps = round(time.hours * 3600.0 / time.step_s)
+    events, last = EventMaker(fleet, contracts), hall.at
     pending: list[Observation] = []
     for step in range(1, steps + 1):
         hall.advance(time.step_s)
@@ -117,6 +119,10 @@ def record(
             continue
         links = bool(links_every) and step % links_every == 0
         seen = observer.observe(links=links)
+        found = events.between(faults, last, hall.at)
+        last = hall.at
+        if found is not None:
+            writer.write({"event": found})
         if links:
             writer.write({"nvlink": rows.nvlink([seen])})
         pending.append(seen)
