@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -246,7 +247,7 @@ def as_row(finding: Finding, cluster: str) -> list[Any]:
     return row
 
 
-def from_row(row: tuple[Any, ...]) -> Finding:
+def from_row(row: Sequence[Any]) -> Finding:
     """The reverse of :func:`as_row` (the cluster is dropped)."""
     raw = dict(zip(COLUMNS, row, strict=True))
     raw.pop("cluster")
