@@ -96,6 +96,11 @@ class FetcherFactory:
         if target.path is not None:
             return FileFetcher(target)
         assert target.url is not None
+        if target.url.startswith("mqtt"):
+            from pipeline.collectors.mqtt import MqttFetcher
+
+            tls = self._tls.get(target.ca_file) if target.url.startswith("mqtts") else None
+            return MqttFetcher(target, self._clock, tls)
         http = httpx.AsyncClient(
             verify=self._tls.get(target.ca_file),
             timeout=target.timeout_s,

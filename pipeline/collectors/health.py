@@ -25,6 +25,8 @@ NOISY: Mapping[str, tuple[str, ...]] = {
         "return_pressure_kpa", "delta_pressure_kpa",
     ),
 }  # fmt: skip
+# Kinds whose values are carried forward: standing still is nothing odd there.
+CARRIED_FORWARD = frozenset({"bms"})
 # The stream whose entities are counted, and the column that names one, by kind of target.
 COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dcgm": ("gpu", ("gpu_uuid",)),
@@ -36,6 +38,7 @@ COUNTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ib_sysfs": ("ib_port", ("guid", "port")),
     "ufm": ("ib_port", ("guid", "port")),
     "redfish": ("coolant", ("component_id",)),
+    "bms": ("coolant", ("component_id",)),
 }
 ENTITY_KIND = {"gpu": "gpu", "nvlink": "nvlink", "ib_port": "ib_port", "coolant": "coolant"}
 FORGET_AFTER_S = 3_600.0
@@ -209,7 +212,7 @@ class TargetHealth:
     # ------------------------------------------------------------ frozen
 
     def _look_frozen(self, tables: Mapping[str, pa.Table], now: float) -> list[Change]:
-        digest = _noise(tables)
+        digest = b"" if self.target.kind in CARRIED_FORWARD else _noise(tables)
         if not digest or digest != self._digest:
             thawed, self._frozen = self._frozen, False
             self._digest, self._unmoved, self._unmoved_since = digest, 0, now

@@ -26,6 +26,7 @@ KINDS: dict[str, str] = {
     "ibswinfo": f"{_READERS}.ibswinfo",
     "redfish": f"{_READERS}.redfish",
     "kmsg": f"{_READERS}.kmsg",
+    "bms": f"{_READERS}.bms",
 }
 
 

@@ -116,6 +116,10 @@ def _number(raw: object) -> int | float | None:
     return raw
 
 
+# Says which kind of thing a row is of, and nothing about it.
+_OF_WHAT = frozenset({"component_type"})
+
+
 class Rows:
     """Rows of one stream under construction, one per entity.
 
@@ -174,7 +178,7 @@ class Rows:
         return any(
             value is not None
             for name, value in row.items()
-            if name not in self._base and self.stream.column(name).nullable
+            if name not in self._base and name not in _OF_WHAT and self.stream.column(name).nullable
         )
 
 

@@ -12,22 +12,23 @@ import hashlib
 import logging
 import math
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.collectors.batches import Batches, Sink
 from pipeline.collectors.digest import Digest, Digester
 from pipeline.collectors.discovery import Discovery, mark_of
-from pipeline.collectors.fetch import Fetcher, FetcherFactory, FetchError
+from pipeline.collectors.fetch import Fetched, Fetcher, FetcherFactory, FetchError
 from pipeline.collectors.health import Limits, TargetHealth
 from pipeline.collectors.jobs import load_jobs
 from pipeline.collectors.log_lines import LogLines
 from pipeline.collectors.placement import Placer
 from pipeline.collectors.targets import Target
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, SlowDownError
 from pipeline.metrics import (
     COLLECTOR_DROPPED,
     COLLECTOR_LATENESS,
@@ -38,6 +39,9 @@ from pipeline.metrics import (
     COLLECTOR_SCRAPES,
     COLLECTOR_SKIPPED,
     COLLECTOR_TARGETS,
+    SPOOL_BYTES,
+    SPOOL_DROPPED,
+    SPOOL_SENT,
     TARGET_EXPECTED,
     TARGET_REPORTING,
     TARGET_STATE,
@@ -121,6 +125,9 @@ class Collector:
         self._running: dict[str, _Running] = {}
         self._parse = ThreadPoolExecutor(1, thread_name_prefix="parse")
         self._store = ThreadPoolExecutor(1, thread_name_prefix="sink")
+        # Work that must not be broken off in the middle: rows would be lost.
+        self._whole: set[asyncio.Task[None]] = set()
+        self._handing_over = asyncio.Lock()
         self._tried: set[str] = set()
         self._dropped_told: dict[str, int] = {}
 
@@ -148,6 +155,7 @@ class Collector:
         for task in [*tasks, *helpers]:
             task.cancel()
         await asyncio.gather(*tasks, *helpers, return_exceptions=True)
+        await asyncio.gather(*self._whole, return_exceptions=True)
         loop = asyncio.get_running_loop()
         await self._hand_over()
         sent = await loop.run_in_executor(
@@ -159,13 +167,18 @@ class Collector:
         self._parse.shutdown()
         self._store.shutdown()
 
-    async def _every(self, seconds: float, work: Callable[[], object]) -> None:
+    async def _wholly(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that goes on to its end also when the caller is cancelled."""
+        task = asyncio.create_task(work)
+        self._whole.add(task)
+        task.add_done_callback(self._whole.discard)
+        await asyncio.shield(task)
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                outcome = work()
-                if asyncio.iscoroutine(outcome):
-                    await outcome
+                await self._wholly(work())
             except Exception:
                 log.exception("trying again in %g s", seconds)
 
@@ -289,8 +302,15 @@ class Collector:
             outcome, page = f"error_{type(exc).__name__}", None
         else:
             outcome, page = "ok", fetched
-        received = self._clock.now()
         health.scrape_s = loop.time() - began
+        await self._wholly(self._take(target, health, page, outcome))
+
+    async def _take(
+        self, target: Target, health: TargetHealth, page: Fetched | None, outcome: str
+    ) -> None:
+        """Make rows of what came, and let them wait for the next window's end."""
+        received = self._clock.now()
+        loop = asyncio.get_running_loop()
         digest = await loop.run_in_executor(
             self._parse, self._digester.digest, target, health, page, outcome, received,
             self._options.cluster, loop.time(),
@@ -330,16 +350,25 @@ class Collector:
     # ------------------------------------------------------------ handing over
 
     async def _hand_over(self) -> None:
+        async with self._handing_over:
+            await self._hand_over_now()
+
+    async def _hand_over_now(self) -> None:
         tables = self._batches.take()
         loop = asyncio.get_running_loop()
         safe = True
         for stream, table in tables.items():
             try:
                 await loop.run_in_executor(self._store, self._sink.put, stream, table)
-            except Exception:
-                log.exception("the spool does not take rows of %s: they wait", stream)
+            except (SlowDownError, OSError) as exc:
+                log.warning("the spool does not take rows of %s now: %s", stream, exc)
                 self._batches.give_back(stream, table)
                 safe = False
+                continue
+            except Exception:
+                # Rows that can never be spooled must not stand before all others.
+                log.exception("%d rows of %s are dropped", table.num_rows, stream)
+                self._batches.dropped[stream] += table.num_rows
                 continue
             self._metrics.counter(COLLECTOR_ROWS, stream).inc(table.num_rows)
         if safe:
@@ -349,9 +378,17 @@ class Collector:
             if new:
                 self._metrics.counter(COLLECTOR_DROPPED, stream).inc(new)
                 self._dropped_told[stream] = dropped
+        self._show_spool()
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._metrics.gauge(COLLECTOR_PEAK_MEMORY).set(peak_kib * 1024)
         self._health.beat()
+
+    def _show_spool(self) -> None:
+        stats = getattr(self._sink, "stats", None)
+        if stats is not None:
+            self._metrics.gauge(SPOOL_BYTES).set(stats.spooled_bytes)
+            self._metrics.gauge(SPOOL_SENT).set(stats.sent_messages)
+            self._metrics.gauge(SPOOL_DROPPED).set(stats.dropped_rows)
 
 
 def _share(text: str) -> float:
