@@ -47,12 +47,19 @@ def state_word(text: str) -> str:
     return text.rpartition(":")[2].strip().lower()
 
 
+def as_port(text: str | None) -> int | None:
+    """A port number; None where the text is none."""
+    if text is None or len(text) > 5 or not text.isascii() or not text.isdigit():
+        return None
+    return int(text) if int(text) <= 65_535 else None
+
+
 def port_number(text: str | None, reading: Reading) -> int | None:
     """A port number; None and counted where the text is none."""
-    if text is not None and text.isascii() and text.isdigit() and int(text) <= 65_535:
-        return int(text)
-    reading.reject("bad_label", "port")
-    return None
+    port = as_port(text)
+    if port is None:
+        reading.reject("bad_label", "port")
+    return port
 
 
 def leading_number(text: str) -> str:

@@ -37,10 +37,10 @@ def fill(
         field_of: field number by metric name; names that are not in it are left out.
         rows: by label set of the page, how to get its row; None where it has none.
     """
-    field_of_name = np.array([field_of.get(name, -1) for name in text.names], dtype=np.int64)
     has_row = np.array([row is not None for row in rows], dtype=bool)
     if not len(text) or not has_row.any():
         return
+    field_of_name = np.array([field_of.get(name, -1) for name in text.names], dtype=np.int64)
     chosen = np.flatnonzero(has_row[text.labels_of])
     row_of = rows_of(grid, text, chosen, rows)
     fields = field_of_name[text.name_of[chosen]]

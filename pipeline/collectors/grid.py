@@ -7,7 +7,9 @@ a Python object per cell.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +32,9 @@ from pipeline.streams.arrow import arrow_type
 FIRST_TIME_MS = 946_684_800_000  # 2000-01-01
 LAST_TIME_MS = 4_102_444_800_000  # 2100-01-01
 MAX_LABEL = 256
+_TIME = pa.timestamp("ms", tz="UTC")
+# Label columns of so few rows are remembered: a host has so many GPUs and links.
+_FEW_ROWS = 256
 
 Raw = bytes | str | int | float
 _T = TypeVar("_T", bound=np.generic)
@@ -63,7 +68,6 @@ class Grid:
         self._source = source
         self._dcgm_blanks = dcgm_blanks
         self._wide = wide
-        self._tells_quality = any(column.name == "quality" for column in known.stream.columns)
         self._received_ms = int(page.received_at.timestamp() * 1000)
         self._rows: dict[Hashable, int] = {}
         self._times: list[int] = []
@@ -178,9 +182,7 @@ class Grid:
         arrays: dict[str, pa.Array] = {
             "cluster": _constant(self._page.cluster, rows),
             "source": _constant(self._source, rows),
-            "sampled_at": pa.array(np.array(self._times, dtype=np.int64)).cast(
-                pa.timestamp("ms", tz="UTC")
-            ),
+            "sampled_at": pa.array(self._times, _TIME),
             "target": _constant(self._page.target, rows),
         }
         numbers = self._numbers(rows)
@@ -223,7 +225,7 @@ class Grid:
         chosen: NDArray[np.int64] | None = None
         if not good.all():
             self._count(field_of, fault)
-            if self._tells_quality:
+            if self.fields.tells_quality:
                 for row in set(row_of[fault == SATURATED].tolist()):
                     self.label(row, "quality", "saturated")
             chosen = np.flatnonzero(good)
@@ -241,10 +243,8 @@ class Grid:
 
     def _count(self, field_of: NDArray[np.int64], fault: NDArray[np.uint8]) -> None:
         bad = np.flatnonzero(fault)
-        pairs, counts = np.unique(
-            np.stack([fault[bad].astype(np.int64), field_of[bad]]), axis=1, return_counts=True
-        )
-        for (number, field), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        pairs = Counter(zip(fault[bad].tolist(), field_of[bad].tolist(), strict=True))
+        for (number, field), count in pairs.items():
             name = self.fields.columns[field].name
             self._reading.reject(REASONS[number], name, count)
             if number == SATURATED:
@@ -322,8 +322,21 @@ def _joined(parts: list[NDArray[_T]]) -> NDArray[_T]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _constant(value: str, rows: int) -> pa.Array:
+def _one_value(value: str, rows: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), [value])
+
+
+def _encode(values: tuple[str | None, ...]) -> pa.Array:
+    return pa.array(values, pa.string()).dictionary_encode()
+
+
+# Labels of one host's devices are the same on every page of it.
+_remembered_value = lru_cache(maxsize=4096)(_one_value)
+_remembered_labels = lru_cache(maxsize=4096)(_encode)
+
+
+def _constant(value: str, rows: int) -> pa.Array:
+    return (_remembered_value if rows <= _FEW_ROWS else _one_value)(value, rows)
 
 
 def _labels(column: Column, values: list[str | int | None]) -> pa.Array | None:
@@ -331,12 +344,11 @@ def _labels(column: Column, values: list[str | int | None]) -> pa.Array | None:
     same = values.count(first) == len(values)
     if same and first is None and column.nullable:
         return None
-    kind = arrow_type(column)
-    if not pa.types.is_dictionary(kind):
-        return pa.array(values, kind)
+    if column.type != "label":
+        return pa.array(values, arrow_type(column))
     if same and isinstance(first, str):
         return _constant(first, len(values))
-    return pa.array(values, pa.string()).dictionary_encode()
+    return (_remembered_labels if len(values) <= _FEW_ROWS else _encode)(tuple(values))
 
 
 def _arrays(

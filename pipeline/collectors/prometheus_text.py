@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +27,13 @@ from numpy.typing import NDArray
 MAX_LINE_BYTES = 65_536
 NO_TIME = np.iinfo(np.int64).min
 TYPES = frozenset(
-    ("counter", "gauge", "summary", "histogram", "untyped", "unknown", "info", "stateset",
-     "gaugehistogram")
+    (b"counter", b"gauge", b"summary", b"histogram", b"untyped", b"unknown", b"info", b"stateset",
+     b"gaugehistogram")
 )  # fmt: skip
+_WITH_THRESHOLDS = frozenset((b"histogram", b"summary"))
+# Names and HELP and TYPE lines are the same on every page: short ones are remembered.
+_SHORT = 512
+_REMEMBERED = 8192
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SIMPLE_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)",?')
@@ -142,8 +147,8 @@ class _Classic:
         self.name_list: list[str] = []
         self.blocks: dict[bytes, int] = {}
         self.label_list: list[dict[str, str]] = []
-        self.types: dict[str, str] = {}
-        self.helps: dict[str, bytes] = {}
+        self.types: dict[bytes, bytes] = {}
+        self.helps: dict[bytes, bytes] = {}
         self.rejected: Counter[str] = Counter()
         self.name_of: list[int] = []
         self.labels_of: list[int] = []
@@ -160,6 +165,9 @@ class _Classic:
             self.name_of.append, self.labels_of.append, self.raw.append,
         )  # fmt: skip
         for line in lines:
+            if line[:1] == b"#":
+                self._metadata(line)
+                continue
             head, _, value = line.rpartition(b"} ")
             name, _, block = head.partition(b"{")
             name_index = names.get(name)
@@ -178,10 +186,10 @@ class _Classic:
         stripped = line.strip(b" \t\r")
         if not stripped:
             return
+        if stripped[:1] == b"#":
+            self._metadata(stripped)
+            return
         try:
-            if stripped[:1] == b"#":
-                self._metadata(stripped)
-                return
             if len(line) > MAX_LINE_BYTES:
                 raise BadLineError("line_too_long")
             if name and block and self._learn(name, block):
@@ -206,10 +214,10 @@ class _Classic:
             self.blocks[block] = len(self.label_list)
             self.label_list.append(labels)
         if name not in self.names:
-            bare = name.strip(b" \t")  # an indented page is still a page
-            if not _NAME.fullmatch(bare):
+            known = _bare_name(name) if len(name) < _SHORT else None
+            if known is None:
                 return False
-            self.names[name] = self._name(bare.decode("ascii"))
+            self.names[name] = self._name(known)
         return True
 
     def _name(self, name: str) -> int:
@@ -224,28 +232,19 @@ class _Classic:
         return len(self.label_list) - 1
 
     def _metadata(self, line: bytes) -> None:
-        words = line[1:].split(None, 2)
-        if len(words) < 2 or words[0] not in (b"HELP", b"TYPE"):
-            return  # a comment
-        if words[1][:1] == b'"':
-            return  # a quoted name: nothing here needs its type
-        if not _NAME.fullmatch(words[1]):
-            raise BadLineError("bad_metadata")
-        name = words[1].decode("ascii")
-        if words[0] == b"HELP":
-            # The text is told apart from a second one only; without text it says nothing.
-            if len(words) == 3 and self.helps.setdefault(name, words[2]) != words[2]:
-                raise BadLineError("second_metadata")
-            return
-        kind = words[2].strip().decode("ascii", "replace") if len(words) == 3 else ""
-        if kind not in TYPES:
-            raise BadLineError("bad_metadata")
-        if name in self.types:
-            if self.types[name] != kind:
-                raise BadLineError("second_metadata")
-        elif words[1] in self.names:
-            raise BadLineError("late_metadata")
-        self.types[name] = kind
+        split = _short_metadata if len(line) < _SHORT else _split_metadata
+        word, name, rest = split(line)
+        if word == "HELP":
+            # The text is told apart from a second one only.
+            if self.helps.setdefault(name, rest) != rest:
+                self.rejected["second_metadata"] += 1
+        elif word == "TYPE":
+            if name in self.names and name not in self.types:
+                self.rejected["late_metadata"] += 1
+            elif self.types.setdefault(name, rest) != rest:
+                self.rejected["second_metadata"] += 1
+        elif word:
+            self.rejected["bad_metadata"] += 1
 
     # -- values
 
@@ -257,11 +256,11 @@ class _Classic:
             labels_of=np.array(self.labels_of, dtype=np.int64),
             values=np.empty(0),
             raw=self.raw,
-            types=self.types,
+            types={name.decode(): kind.decode() for name, kind in self.types.items()},
             rejected=self.rejected,
         )
         self._convert(page)
-        if "histogram" in self.types.values() or "summary" in self.types.values():
+        if not _WITH_THRESHOLDS.isdisjoint(self.types.values()):
             self._check_thresholds(page)
         return page
 
@@ -294,9 +293,9 @@ class _Classic:
         """Refuse buckets and quantiles whose threshold is no number."""
         label_of: dict[int, str] = {}
         for index, name in enumerate(page.names):
-            if name.endswith("_bucket") and self.types.get(name[:-7]) == "histogram":
+            if name.endswith("_bucket") and page.types.get(name[:-7]) == "histogram":
                 label_of[index] = "le"
-            elif self.types.get(name) == "summary":
+            elif page.types.get(name) == "summary":
                 label_of[index] = "quantile"
         keep = []
         for number, name_index in enumerate(page.name_of.tolist()):
@@ -319,6 +318,29 @@ def _keep(page: Exposition, keep: list[int]) -> None:
         page.name_of = page.name_of[keep]
         page.labels_of = page.labels_of[keep]
         page.raw[:] = [page.raw[number] for number in keep]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _bare_name(name: bytes) -> str | None:
+    """A metric name without the indent of its line; None where it is none."""
+    bare = name.strip(b" \t")  # an indented page is still a page
+    return bare.decode("ascii") if _NAME.fullmatch(bare) else None
+
+
+def _split_metadata(line: bytes) -> tuple[str, bytes, bytes]:
+    """Word, metric and text of a line that begins with ``#``; no word for a comment."""
+    words = line[1:].split(None, 2)
+    if len(words) < 2 or words[0] not in (b"HELP", b"TYPE") or words[1][:1] == b'"':
+        return "", b"", b""  # of a quoted name nothing here needs the type
+    text = words[2].strip() if len(words) == 3 else b""
+    if not _NAME.fullmatch(words[1]):
+        return "bad", b"", b""
+    if words[0] == b"HELP":
+        return ("HELP", words[1], text) if text else ("", b"", b"")
+    return ("TYPE", words[1], text) if text in TYPES else ("bad", b"", b"")
+
+
+_short_metadata = lru_cache(maxsize=_REMEMBERED)(_split_metadata)
 
 
 def value_and_time(text: bytes) -> tuple[bytes, int]:

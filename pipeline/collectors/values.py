@@ -54,6 +54,7 @@ class Fields:
 
     def __init__(self, stream: Stream, sources: Sequence[str]) -> None:
         self.stream = stream
+        self.tells_quality = any(column.name == "quality" for column in stream.columns)
         self.columns: list[Column] = []
         self.by_name: dict[str, int] = {}
         self.labels: dict[str, str] = {}

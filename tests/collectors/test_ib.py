@@ -77,6 +77,8 @@ def test_the_exporter_reads_wide_counters() -> None:
 def test_exporter_labels_that_are_none() -> None:
     page = exporter_port("switch", "nonsense", 1, link_downed_total=1)
     page += 'infiniband_switch_port_link_downed_total{guid="0x1",port="x"} 1\n'
+    page += f'infiniband_switch_info{{guid="0x1",port="{"9" * 5000}",lid="7"}} 1\n'
+    page += 'infiniband_switch_info{guid="0x1",lid="7"} 1\n'
     page += 'infiniband_exporter_collector_success{collector="switch"} 1\n'
     reading = read("ib_exporter", page)
     assert not reading.tables

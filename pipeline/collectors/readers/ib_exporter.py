@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from pipeline.collectors.fabric import lid, normal_guid, port_number
+from pipeline.collectors.fabric import as_port, lid, normal_guid, port_number
 from pipeline.collectors.fill import fill, parse_into
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import Page, Reading
@@ -98,9 +98,9 @@ class _Fabric:
             called = text.labels[labels].get(found.group(1))
             if called:
                 self.names.setdefault(guid, called)
-            port = text.labels[labels].get("port", "")
-            if port.isascii() and port.isdigit():
-                self.ports_of.setdefault(guid, set()).add(int(port))
+            port = as_port(text.labels[labels].get("port"))
+            if port is not None:
+                self.ports_of.setdefault(guid, set()).add(port)
 
     def _guid(self, labels: dict[str, str], column: str) -> str | None:
         guid = normal_guid(labels.get("guid"))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from pipeline.collectors.fabric import normal_guid
+from pipeline.collectors.fabric import normal_guid, port_number
 from pipeline.collectors.fill import fill, parse_into
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import Page, Reading
@@ -132,10 +132,10 @@ class _Ufm:
         if guid is None:
             self.reading.reject("no_identity", "guid")
             return -1
-        if not (port_text.isascii() and port_text.isdigit() and int(port_text) <= 65_535):
-            self.reading.reject("bad_label", "port")
+        port = port_number(port_text, self.reading)
+        if port is None:
             return -1
-        row = self.ports.row((guid, int(port_text)), time_ms)
+        row = self.ports.row((guid, port), time_ms)
         self.ports.label(row, "link_layer", "InfiniBand")
         name = record.get("node_description") or record.get("name")
         if isinstance(name, str):
