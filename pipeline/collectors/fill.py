@@ -41,13 +41,13 @@ def fill(
     if not len(text) or not has_row.any():
         return
     field_of_name = np.array([field_of.get(name, -1) for name in text.names], dtype=np.int64)
-    chosen = np.flatnonzero(has_row[text.labels_of])
+    # Only what has a reading gets a row.
+    chosen = np.flatnonzero(has_row[text.labels_of] & (field_of_name[text.name_of] >= 0))
     row_of = rows_of(grid, text, chosen, rows)
-    fields = field_of_name[text.name_of[chosen]]
-    wanted = (fields >= 0) & (row_of >= 0)
-    if not wanted.all():
-        chosen, row_of, fields = chosen[wanted], row_of[wanted], fields[wanted]
-    grid.extend(row_of, fields, text.values[chosen], text.raw, chosen)
+    if row_of.size and row_of.min() < 0:
+        chosen, row_of = chosen[row_of >= 0], row_of[row_of >= 0]
+    field = field_of_name[text.name_of[chosen]]
+    grid.extend(row_of, field, text.values[chosen], text.raw, chosen)
 
 
 def rows_of(

@@ -326,7 +326,7 @@ def _one_value(value: str, rows: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), [value])
 
 
-def _encode(values: tuple[str | None, ...]) -> pa.Array:
+def _encode(values: tuple[str | int | None, ...]) -> pa.Array:
     return pa.array(values, pa.string()).dictionary_encode()
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.collectors.helpers import close, only, read, rows, said
+from tests.collectors.helpers import close, only, read, rows
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 
@@ -254,9 +254,7 @@ def test_pages_that_are_no_pages() -> None:
 
 def test_what_is_not_ours_is_left_out() -> None:
     page = 'go_goroutines 8\npromhttp_metric_handler_requests_total{code="200"} 5\n'
-    page += line("DCGM_FI_DEV_SOMETHING_NEW", 3)
+    page += line("DCGM_FI_DEV_SOMETHING_NEW", 3) + line("DCGM_FI_DEV_GPU_TEMP", 40, B, 1)
     reading = read("dcgm", page)
-    assert set(said(only(reading, "gpu"))) == {
-        "gpu_uuid", "gpu_instance_id", "gpu_index", "pci_bus_id", "model_name",
-    }  # fmt: skip
+    assert only(reading, "gpu")["gpu_uuid"] == B  # the other GPU has no reading that we know
     assert not reading.rejected
