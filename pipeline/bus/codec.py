@@ -8,7 +8,7 @@ body is not compressed: the producer compresses whole Kafka batches with zstd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -28,6 +28,7 @@ UNPLACED_KEY = "unplaced"
 
 _EARLIEST_MS = round(datetime(2000, 1, 1, tzinfo=UTC).timestamp() * 1000)
 _LATEST_MS = round(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1000)
+_MOST_LAYOUTS = 64
 _DICTIONARY_OVERHEAD = 600  # IPC framing of one dictionary batch, rounded up
 
 KafkaHeaders = Sequence[tuple[str, bytes]]
@@ -142,7 +143,7 @@ def split(
     """
     if not table.num_rows:
         return
-    whole = _one_batch(conform(stream, table))
+    whole = _one_batch(_in_wire_schema(stream, table))
     keys = _keys(stream, whole)
     key_codes = _codes(keys)
     if key_codes.max() == 0 and whole.num_rows <= max_rows:
@@ -183,7 +184,7 @@ def _pieces(
     while start < part.num_rows:
         end = _cut(entities, start, limit)
         rows = end - start
-        piece = _compact(part.slice(start, rows))
+        piece = _compact(part.slice(start, rows), _plan(stream).labels)
         size = encoded_size(piece)
         if size > max_bytes and rows > 1:
             limit = max(1, min(rows - 1, int(rows * 0.97 * max_bytes / size)))
@@ -216,7 +217,7 @@ def encoded_size(batch: pa.RecordBatch) -> int:
     """Upper bound of the bytes of the batch's message body, without making them."""
     total = _schema_size(batch.schema) + int(pa.ipc.get_record_batch_size(batch)) + 64
     for column in batch.columns:
-        if pa.types.is_dictionary(column.type):
+        if isinstance(column, pa.DictionaryArray):
             total += column.dictionary.nbytes + _DICTIONARY_OVERHEAD
     return total
 
@@ -226,14 +227,52 @@ def _schema_size(schema: pa.Schema) -> int:
     return int(schema.serialize().size)
 
 
-_SCHEMAS: dict[tuple[str, str], pa.Schema] = {}  # a contract never changes in a process
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is looked up for every message of a stream, worked out once.
+
+    Attributes:
+        identities: position, name and whether it is a dictionary, of columns without NULL.
+        times: position and name of the columns of times.
+        labels: positions of the dictionary columns.
+        layouts: descriptions of bodies that are known to be in this very schema.
+    """
+
+    schema: pa.Schema
+    identities: tuple[tuple[int, str, bool], ...]
+    times: tuple[tuple[int, str], ...]
+    labels: tuple[int, ...]
+    layouts: set[bytes] = field(default_factory=set)
+
+
+_PLANS: dict[tuple[str, str], _Plan] = {}  # a contract never changes in a process
+
+
+def _plan(stream: Stream) -> _Plan:
+    name = (stream.name, stream.digest)
+    if name not in _PLANS:
+        columns = list(enumerate(stream.wire_columns))
+        _PLANS[name] = _Plan(
+            schema=wire_schema(stream),
+            identities=tuple((i, c.name, c.type == "label") for i, c in columns if not c.nullable),
+            times=tuple((i, c.name) for i, c in columns if c.type == "timestamp_ms"),
+            labels=tuple(i for i, c in columns if c.type == "label"),
+        )
+    return _PLANS[name]
 
 
 def _schema(stream: Stream) -> pa.Schema:
-    name = (stream.name, stream.digest)
-    if name not in _SCHEMAS:
-        _SCHEMAS[name] = wire_schema(stream)
-    return _SCHEMAS[name]
+    return _plan(stream).schema
+
+
+def _in_wire_schema(stream: Stream, table: pa.Table) -> pa.Table:
+    plan = _plan(stream)
+    if table.schema != plan.schema:
+        return conform(stream, table)
+    for position, name, _ in plan.identities:
+        if table.column(position).null_count:
+            raise ValueError(f"{stream.name}: identity column {name} holds NULL")
+    return table
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
@@ -278,16 +317,16 @@ def _runs(codes: np.ndarray) -> list[tuple[int, int]]:
     return list(zip([0, *edges.tolist()], [*edges.tolist(), len(codes)], strict=True))
 
 
-def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _compact(batch: pa.RecordBatch, labels: tuple[int, ...]) -> pa.RecordBatch:
     """The same rows, with dictionaries that hold no other value."""
-    columns = []
-    for column in batch.columns:
-        if pa.types.is_dictionary(column.type) and len(column.dictionary) > 1:
+    columns = batch.columns
+    for position in labels:
+        column = columns[position]
+        if len(column.dictionary) > 1:
             used = column.indices.dictionary_encode()
-            column = pa.DictionaryArray.from_arrays(
+            columns[position] = pa.DictionaryArray.from_arrays(
                 used.indices, column.dictionary.take(used.dictionary)
             )
-        columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
@@ -357,10 +396,15 @@ def decode(
     if len(value) > MAX_BYTES:
         raise PoisonMessageError("oversize", f"{len(value)} bytes, {MAX_BYTES} are allowed")
     stream = contracts[header.stream]
-    batch = read_body(value, MAX_ROWS)
+    batch, layout = read_body(value, MAX_ROWS)
     unknown: tuple[str, ...] = ()
-    if batch.schema != _schema(stream):
-        batch, unknown = _known(stream, batch, header.version)
+    plan = _plan(stream)
+    if layout not in plan.layouts:
+        if batch.schema == plan.schema:
+            if len(plan.layouts) < _MOST_LAYOUTS:
+                plan.layouts.add(layout)
+        else:
+            batch, unknown = _known(stream, batch, header.version)
     _check_rows(stream, batch)
     return Decoded(header, batch, unknown)
 
@@ -375,13 +419,13 @@ def _known(
     if missing:
         raise PoisonMessageError("wrong_contract", f"{stream.name} needs {', '.join(missing)}")
     columns = []
-    for column, field in zip(stream.wire_columns, schema, strict=True):
+    for column, wanted in zip(stream.wire_columns, schema, strict=True):
         if column.name not in sent:
-            columns.append(pa.nulls(batch.num_rows, field.type))
+            columns.append(pa.nulls(batch.num_rows, wanted.type))
             continue
         array = batch.column(column.name)
-        if array.type != field.type:
-            if not _same_meaning(array.type, field.type):
+        if array.type != wanted.type:
+            if not _same_meaning(array.type, wanted.type):
                 raise IncompatibleContractError(
                     f"Stream {stream.name}, column {column.name}: the sender's contract version "
                     f"{version} has type {array.type}, this process has version {stream.version} "
@@ -389,7 +433,7 @@ def _known(
                     f"schemas/{stream.name}.toml, upgrade the sender or this process to that "
                     "contract, and start this process again; nothing was skipped."
                 )
-            array = _laid_out(array, field.type)
+            array = _laid_out(array, wanted.type)
         columns.append(array)
     known = set(schema.names)
     unknown = tuple(name for name in batch.schema.names if name not in known)
@@ -418,17 +462,18 @@ def _laid_out(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _check_rows(stream: Stream, batch: pa.RecordBatch) -> None:
-    for column in stream.wire_columns:
-        array = batch.column(column.name)
-        missing = array.null_count
-        if column.type == "label":
-            missing += array.dictionary.null_count
-        if missing and not column.nullable:
-            raise PoisonMessageError("identity_null", f"{column.name} holds NULL")
-        if column.type == "timestamp_ms" and len(array) > array.null_count:
+    plan = _plan(stream)
+    for position, name, is_label in plan.identities:
+        array = batch.column(position)
+        # A dictionary can also hide a NULL among its values.
+        if array.null_count or (is_label and array.dictionary.null_count):
+            raise PoisonMessageError("identity_null", f"{name} holds NULL")
+    for position, name in plan.times:
+        array = batch.column(position)
+        if len(array) > array.null_count:
             # The store's DateTime64 would refuse or wrap it, and the block with it.
             bounds = pc.min_max(array.cast(pa.int64()))
             if bounds["min"].as_py() < _EARLIEST_MS or bounds["max"].as_py() > _LATEST_MS:
                 raise PoisonMessageError(
-                    "time_out_of_range", f"{column.name} lies outside the years 2000 to 2100"
+                    "time_out_of_range", f"{name} lies outside the years 2000 to 2100"
                 )
