@@ -39,9 +39,12 @@ class Digest:
 
     Attributes:
         tables: rows in the wire schema of their stream, placed.
+        about: row of ``component`` about the target; many of them become one table
+            (:meth:`Digester.about_targets`), for a table of one row costs as much.
         rejected: refused readings by reason and column.
     """
 
+    about: dict[str, object] = field(default_factory=dict)
     tables: dict[str, pa.Table] = field(default_factory=dict)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -109,14 +112,19 @@ class Digester:
             changes = health.read(reading.tables, truncated=cut, now=now)
         digest = Digest(rejected=reading.rejected)
         tables = dict(reading.tables)
-        own = [self._health_row(target, health, received, cluster)]
-        health_table = table_of(self._contracts["component"], own)
+        digest.about = self._health_row(target, health, received, cluster)
         for stream, table in tables.items():
             self._add(digest, stream, table, target.name)
-        self._add(digest, "component", health_table)
         if changes:
             self._add(digest, "event", self._events(target, changes, received, cluster))
         return digest
+
+    def about_targets(self, rows: list[dict[str, object]]) -> dict[str, pa.Table]:
+        """The rows about targets of many reads, in the wire schema, placed."""
+        digest = Digest()
+        if rows:
+            self._add(digest, "component", table_of(self._contracts["component"], rows))
+        return digest.tables
 
     def _read(self, target: Target, page: Page) -> Reading:
         if target.kind != kmsg.KIND:

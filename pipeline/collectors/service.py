@@ -121,6 +121,7 @@ class Collector:
         self._health = health or Health()
         self._fetchers = fetchers or FetcherFactory(self._clock).make
         self._batches = Batches()
+        self._about: list[dict[str, object]] = []
         self._digester = Digester(contracts, Placer(contracts, None), LogLines(options.log_lines))
         self._running: dict[str, _Running] = {}
         self._parse = ThreadPoolExecutor(1, thread_name_prefix="parse")
@@ -316,6 +317,7 @@ class Collector:
             self._options.cluster, loop.time(),
         )  # fmt: skip
         self._batches.add(digest.tables)
+        self._about.append(digest.about)
         self._count(target, health, digest, outcome)
         self._tried.add(target.name)
         if len(self._tried) >= len(self._running):
@@ -354,8 +356,12 @@ class Collector:
             await self._hand_over_now()
 
     async def _hand_over_now(self) -> None:
-        tables = self._batches.take()
         loop = asyncio.get_running_loop()
+        about, self._about = self._about, []
+        self._batches.add(
+            await loop.run_in_executor(self._parse, self._digester.about_targets, about)
+        )
+        tables = await loop.run_in_executor(self._parse, self._batches.take)
         safe = True
         for stream, table in tables.items():
             try:

@@ -80,7 +80,7 @@ def run_service(
         stop = asyncio.Event()
         running = asyncio.create_task(service.run(stop))
         try:
-            await asyncio.wait_for(script(service), 60)
+            await asyncio.wait_for(script(service), 300)
         finally:
             stop.set()
             await running
