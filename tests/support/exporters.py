@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -122,3 +124,48 @@ def exporters(page: Page = dcgm_page) -> Iterator[Exporters]:
     finally:
         server.stop()
         thread.join(10)
+
+
+class ExporterProcess:
+    """The same server as a process of its own, so that it does not slow the collector down.
+
+    Args:
+        extra_lines: lines per page beside those of power, temperature and energy.
+    """
+
+    def __init__(self, extra_lines: int = 0) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.exporters", str(extra_lines)],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def __enter__(self) -> ExporterProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+
+
+def _main() -> None:
+    extra = int(sys.argv[1])
+    made: dict[str, bytes] = {}
+
+    def page(host: str, count: int) -> bytes:
+        """A page of which one reading moves; made once, for the server is not what is tested."""
+        if host not in made:
+            made[host] = dcgm_page(host, 0, extra_lines=extra)
+        return made[host].replace(b" 1000.0\n", b" %d.5\n" % (1000 + count % 90))
+
+    with exporters(page) as server:
+        print(server.port, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _main()
