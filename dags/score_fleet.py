@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 MODELS = (Path(__file__).resolve().parents[1] / "models").glob("*/detector.toml")
 DETECTORS = sorted(path.parent.name for path in MODELS)
-RETRY = ExceptionRetryPolicy([RetryRule("pipeline.errors.ConfigError", RetryAction.FAIL)])
+HOPELESS: list[Any] = ["pipeline.errors.ConfigError", "pipeline.dag_steps.NotScoredError"]
+RETRY = ExceptionRetryPolicy([RetryRule(HOPELESS, RetryAction.FAIL)])
 PAST = "A past minute to score again; empty for the run's own."
 
 
@@ -59,19 +60,18 @@ def score_fleet() -> None:
         with store_client() as client:
             return score_window(client, window_end, detector)
 
-    @task(trigger_rule="none_failed")
-    def incidents(window_end: str) -> Any:
-        """Open, update and resolve incidents from the window's findings."""
+    @task(trigger_rule="all_done")
+    def incidents(window_end: str, live: list[str]) -> Any:
+        """Open, update and resolve incidents from the findings of all that were scored."""
         from pipeline.airflow_plugin import store_client
         from pipeline.dag_steps import step_incidents
 
         with store_client() as client:
-            return step_incidents(client, window_end)
+            return step_incidents(client, window_end, live)
 
     ready: Any = gate()
-    window = ready["window_end"]
-    scored = score.partial(window_end=window, live=ready["live"]).expand(detector=DETECTORS)
-    scored >> incidents(window)
+    facts = {"window_end": ready["window_end"], "live": ready["live"]}
+    score.partial(**facts).expand(detector=DETECTORS) >> incidents(**facts)
     TriggerDagRunOperator.partial(
         task_id="train_first", trigger_dag_id="train_detectors", skip_when_already_exists=True
     ).expand_kwargs(ready)

@@ -16,11 +16,15 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, RackpulseError
 from pipeline.settings import load_settings
 
 # Sampled densely, so that a fresh row tells that the window before it is complete.
 AWAITED_STREAMS = ("gpu", "coolant", "ib_port")
+
+
+class NotScoredError(RackpulseError):
+    """A window of a live detector has no score; the run is to be red."""
 
 
 def whole_minute(*choices: datetime | str | None) -> datetime:
@@ -270,11 +274,34 @@ def score_window(client: Client, window_end: str, detector: str) -> Any:
     return _shown(report)
 
 
-def step_incidents(client: Client, window_end: str) -> Any:
-    """Move the incidents on by one window; returns the transitions for the UI."""
+def step_incidents(client: Client, window_end: str, live: Sequence[str]) -> Any:
+    """Move the incidents on by one window; returns the transitions for the UI.
+
+    Detectors that could not be scored hold up neither the others nor their incidents.
+
+    Args:
+        live: detectors that should have been scored.
+
+    Raises:
+        NotScoredError: some were not; raised when everything else is done.
+    """
     from pipeline import incidents
 
-    return _shown(incidents.step(client, load_settings(), whole_minute(window_end)))
+    settings = load_settings()
+    end = whole_minute(window_end)
+    shown = _shown(incidents.step(client, settings, end))
+    rows = client.query(
+        "SELECT DISTINCT detector FROM telemetry.score_run"
+        " WHERE cluster = {cluster:String} AND window_end = {end:DateTime('UTC')}",
+        parameters={"cluster": settings.cluster, "end": end},
+    ).result_rows
+    missing = sorted(set(live) - {str(row[0]) for row in rows})
+    if missing:
+        raise NotScoredError(
+            f"Not scored: {', '.join(missing)}. The log of the red score task says why; the other"
+            " detectors' incidents are up to date"
+        )
+    return shown
 
 
 def train_detector(client: Client, detector: str, until: str) -> Any:

@@ -18,6 +18,17 @@ from pipeline.settings import Settings
 
 USER = "admin"
 _PATH_SETTINGS = ("store_password_file", "topology_file", "targets_file", "webhook_secret_file")
+_PRELOAD = (
+    "airflow.executors.local_executor",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.providers.clickhousedb.hooks.clickhouse",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "pipeline.airflow_plugin",
+    "pipeline.dag_steps",
+    "pipeline.detection",
+    "pipeline.incidents",
+)
 
 
 @dataclass(frozen=True)
@@ -154,6 +165,10 @@ class AirflowHome:
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             # A task whose process was killed is noticed within a minute, not within five.
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # Workers are forked from a process that has loaded what tasks need: a task that
+            # loads the detectors by itself spends seconds on that, every minute.
+            "SCHEDULER__MP_START_METHOD": "forkserver",
+            "SCHEDULER__MP_FORKSERVER_PRELOAD": ",".join(_PRELOAD),
             "LOGGING__BASE_LOG_FOLDER": str(self.logs),
             "LOGGING__COLORED_CONSOLE_LOG": "False",
             "USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -171,6 +186,9 @@ class AirflowHome:
         env["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
         )
+        # Three detectors are scored at once; threads of their own would only be in the way.
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            env.setdefault(name, "1")
         # Tasks talk to the API on this machine; a proxy would not find it.
         for name in ("NO_PROXY", "no_proxy"):
             env[name] = ",".join(filter(None, [env.get(name, ""), "127.0.0.1,localhost"]))
