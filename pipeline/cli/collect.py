@@ -8,12 +8,13 @@ import signal
 import socket
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from pipeline.collectors.registry import KINDS
+from pipeline.collectors.registry import KINDS, OF_HOST
 
 
 class _ByKind(click.Group):
@@ -59,10 +60,10 @@ def _once(kind: str) -> click.Command:
         credentials_file: Path | None, timeout_s: float,
     ) -> None:  # fmt: skip
         del sink
-        if (path is None) == (url is None):
+        if (path is None) == (url is None) and not (path is None and kind in OF_HOST):
             raise click.UsageError("give either --file or --url")
         from pipeline.collectors import show
-        from pipeline.collectors.page import Page
+        from pipeline.collectors.page import NothingToReadError, Page
         from pipeline.collectors.placement import Placer
         from pipeline.collectors.registry import reader
         from pipeline.settings import load_settings
@@ -72,10 +73,18 @@ def _once(kind: str) -> click.Command:
         contracts = load_contracts()
         if name is None:
             name = path.name if path is not None else f"{kind}/{_host_of(url)}"
+        content_type: str | None = None
         if path is not None:
-            body, content_type = _read_file(kind, path), None
+            body = _read_file(kind, path)
+        elif url is None:
+            from pipeline.collectors.fetch import read_host
+
+            try:
+                body = read_host(kind)
+            except NothingToReadError as exc:
+                click.echo(f"rackpulse: {exc}", err=True)
+                return
         else:
-            assert url is not None
             body, content_type = _read_url(kind, url, name, manager_id, credentials_file, timeout_s)
         page = Page(body, name, datetime.now(UTC), load_settings().cluster, host, content_type)
         reading = reader(kind).read(page, contracts)
@@ -174,7 +183,7 @@ def run(
     from pipeline.collectors.discovery import Discovery
     from pipeline.collectors.service import Collector, Options
     from pipeline.collectors.show import StdoutSink
-    from pipeline.errors import ConfigError
+    from pipeline.errors import ConfigError, RackpulseError
     from pipeline.metrics import Metrics
     from pipeline.service import Health, health_page, setup_logging
     from pipeline.settings import load_settings
@@ -213,5 +222,13 @@ def run(
             loop.add_signal_handler(number, stop.set)
         await service.run(stop)
 
-    with health_page(health, metrics.registry, metrics_port):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(health_page(health, metrics.registry, metrics_port))
+        except OSError as exc:
+            where.close(0.0)
+            raise RackpulseError(
+                f"Port {metrics_port} cannot be used ({exc.strerror}): choose another one with "
+                "--metrics-port; 0 takes a free one"
+            ) from exc
         asyncio.run(main())

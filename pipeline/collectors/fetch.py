@@ -13,7 +13,7 @@ import httpx
 from pipeline.clock import Clock
 from pipeline.collectors.redfish.walk import Credentials, Walker, WalkError
 from pipeline.collectors.targets import Target, read_credentials
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, RackpulseError
 
 MAX_PAGE_BYTES = 64_000_000
 USER_AGENT = "rackpulse"
@@ -95,6 +95,8 @@ class FetcherFactory:
         """
         if target.path is not None:
             return FileFetcher(target)
+        if target.url is None:
+            return HostFetcher(target)
         assert target.url is not None
         if target.url.startswith("mqtt"):
             from pipeline.collectors.mqtt import MqttFetcher
@@ -198,6 +200,38 @@ class FileFetcher:
 
     async def close(self) -> None:
         pass
+
+
+class HostFetcher:
+    """The collector's own host, asked through a library."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    async def fetch(self) -> Fetched:
+        try:
+            async with asyncio.timeout(self._target.timeout_s):
+                return Fetched(await asyncio.to_thread(read_host, self._target.kind))
+        except TimeoutError as exc:
+            raise FetchError("timed_out") from exc
+        except RackpulseError as exc:
+            raise FetchError("not_readable", str(exc)) from exc
+
+    async def close(self) -> None:
+        pass
+
+
+def read_host(kind: str) -> bytes:
+    """What the reader of ``kind`` finds on this host.
+
+    Raises:
+        RackpulseError: it cannot be asked; the text says why.
+    """
+    from pipeline.collectors.registry import reader
+
+    ask = getattr(reader(kind), "read_host")  # noqa: B009
+    found: bytes = ask()
+    return found
 
 
 def read_path(kind: str, path: Path) -> bytes:

@@ -9,6 +9,12 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from pipeline.errors import RackpulseError
+
+
+class NothingToReadError(RackpulseError):
+    """This host has nothing of the kind: that is said, and is no failure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:

@@ -29,6 +29,9 @@ KINDS: dict[str, str] = {
     "bms": f"{_READERS}.bms",
 }
 
+# Kinds that ask the collector's own host: their module has ``read_host() -> bytes``.
+OF_HOST = frozenset({"nvml"})
+
 
 class Reader(Protocol):
     """What a module of :mod:`pipeline.collectors.readers` offers.

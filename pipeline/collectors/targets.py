@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pipeline.collectors.registry import OF_HOST
 from pipeline.errors import ConfigError
 
 MAX_TARGETS = 20_000
@@ -62,7 +63,9 @@ class Target(_Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.url is None) == (self.path is None):
+        if (self.url is None) == (self.path is None) and not (
+            self.url is None and self.kind in OF_HOST
+        ):
             raise ValueError("give either url or path")
         if self.url is not None:
             parts = urlsplit(self.url)

@@ -129,7 +129,7 @@ def test_sysfs_tree(folder: Path) -> None:
 def test_sysfs_tree_packed_from_a_folder(folder: Path, tmp_path: Path) -> None:
     with tarfile.open(folder / "sysfs_h100_8hca.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
-    body = ib_sysfs.pack(tmp_path / "sys" / "class" / "infiniband")
+    body = ib_sysfs.read_folder(tmp_path / "sys" / "class" / "infiniband")
     packed = reader("ib_sysfs").read(Page(body, "t", AT, "test", host="n1"), CONTRACTS)
     whole = read_file("ib_sysfs", folder / "sysfs_h100_8hca.tar.gz", host="n1", target="t")
     assert ports(rows(packed, "ib_port")) == ports(rows(whole, "ib_port"))

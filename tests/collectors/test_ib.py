@@ -127,7 +127,7 @@ def tree(folder: Path, device: str, **files: str) -> Path:
 
 
 def sysfs(folder: Path) -> Reading:
-    return read("ib_sysfs", ib_sysfs.pack(folder), host="h")
+    return read("ib_sysfs", ib_sysfs.read_folder(folder), host="h")
 
 
 def test_a_live_tree(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_port_of_the_fabric_manager(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(self, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "open", fail)
-    body = ib_sysfs.pack(tmp_path)
+    body = ib_sysfs.read_folder(tmp_path)
     monkeypatch.undo()
     assert tried == ["mlx5_0/VL15_dropped", "mlx5_1/VL15_dropped", "mlx5_1/port_xmit_data"]
     reading = read("ib_sysfs", body, host="h")
@@ -175,7 +175,7 @@ def test_a_port_of_the_fabric_manager(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_archive_that_is_cut(tmp_path: Path) -> None:
-    body = ib_sysfs.pack(tree(tmp_path, "mlx5_0", counters__link_downed="3"))
+    body = ib_sysfs.read_folder(tree(tmp_path, "mlx5_0", counters__link_downed="3"))
     for length in (0, 10, 512, 700, 1500, len(body) // 2):
         reading = read("ib_sysfs", body[:length])
         assert sum(len(rows(reading, name)) for name in reading.tables) <= 1

@@ -8,7 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from pipeline.cli.collect import collect
 from pipeline.collectors.readers import nvml
 from pipeline.errors import RackpulseError
 from tests.collectors.helpers import only, read, rows
@@ -69,7 +71,7 @@ def driver(gpus: int = 1, links: int = 2) -> ModuleType:
 
 def test_the_same_columns_as_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver())
-    reading = read("nvml", nvml.fetch(), host="h")
+    reading = read("nvml", nvml.read_host(), host="h")
     gpu = only(reading, "gpu")
     assert (gpu["gpu_uuid"], gpu["gpu_index"], gpu["source"]) == ("GPU-0", 0, "nvml")
     assert (gpu["pci_bus_id"], gpu["driver_version"]) == ("00000008:01:00.0", "580.1")
@@ -91,7 +93,7 @@ def test_the_same_columns_as_an_exporter(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(RackpulseError, match="nvidia-ml-py.*rackpulse\\[nvml\\]"):
-        nvml.fetch()
+        nvml.read_host()
 
 
 @pytest.mark.parametrize("reason", ["Driver Not Loaded", "NVML Shared Library Not Found"])
@@ -106,13 +108,13 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     with pytest.raises(
         nvml.NoGpuError, match=f"No NVIDIA GPU can be read on this machine: {reason}"
     ):
-        nvml.fetch()
+        nvml.read_host()
 
 
 def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver(gpus=0))
     with pytest.raises(nvml.NoGpuError, match="lists none"):
-        nvml.fetch()
+        nvml.read_host()
 
 
 def test_the_real_library_on_this_machine() -> None:
@@ -122,9 +124,33 @@ def test_the_real_library_on_this_machine() -> None:
         real.nvmlInit()
     except real.NVMLError:
         with pytest.raises(nvml.NoGpuError, match="No NVIDIA GPU can be read on this machine"):
-            nvml.fetch()
+            nvml.read_host()
     else:
-        assert json.loads(nvml.fetch())["gpus"]
+        assert json.loads(nvml.read_host())["gpus"]
+
+
+@pytest.mark.parametrize("reason", ["Driver Not Loaded"])
+def test_the_command_says_so_and_ends_well(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    fake = driver()
+
+    def fail() -> None:
+        raise NvmlError(reason)
+
+    fake.nvmlInit = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    ended = CliRunner().invoke(collect, ["nvml"])
+    assert ended.exit_code == 0
+    assert "No NVIDIA GPU can be read on this machine: Driver Not Loaded" in ended.output
+
+
+def test_the_command_prints_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver())
+    ended = CliRunner().invoke(collect, ["nvml", "--format", "jsonl"])
+    assert ended.exit_code == 0
+    printed = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(row["stream"], row["source"]) for row in printed] == [
+        ("gpu", "nvml"), ("nvlink", "nvml"), ("nvlink", "nvml"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Trees of ``/sys/class/infiniband``: adapters, their ports and counters.
 
-A page is a tar file of the tree (:func:`pack` makes one from a folder), or the text of
+A page is a tar file of the tree (:func:`read_folder` makes one), or the text of
 ``grep . -r`` or of files printed behind ``=== name ===`` lines. Counter files have no line end,
 hold ``N/A (no PMA)`` on virtual functions, and cannot be read at all on ports that the Fabric
 Manager owns: such a counter is missing and the port stays. 32-bit and narrower registers
@@ -57,7 +57,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
     return reading
 
 
-def pack(folder: Path) -> bytes:
+def read_folder(folder: Path) -> bytes:
     """A folder such as ``/sys/class/infiniband`` as a page for :func:`read`.
 
     A file that cannot be read (EINVAL on ports that the Fabric Manager owns) is marked, and

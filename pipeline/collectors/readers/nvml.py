@@ -1,6 +1,6 @@
 """GPUs of this host over NVML, for hosts without an exporter.
 
-:func:`fetch` asks the driver and makes a page (JSON); :func:`read` makes the same rows of it
+:func:`read_host` asks the driver and makes a page (JSON); :func:`read` makes the same rows of it
 as a dcgm-exporter page would give. The library (``nvidia-ml-py``) is imported when it is first
 used. What a board does not support is left out of the page, never 0.
 """
@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import NothingToReadError, Page, Reading
 from pipeline.collectors.values import fields
-from pipeline.errors import RackpulseError, missing_extra
+from pipeline.errors import missing_extra
 from pipeline.streams import Contracts
 
 KIND = "nvml"
@@ -27,7 +27,7 @@ MAX_LINKS = 36
 Query = Callable[[ModuleType, Any], float]
 
 
-class NoGpuError(RackpulseError):
+class NoGpuError(NothingToReadError):
     """This machine has no GPU, or no driver for one."""
 
 
@@ -102,8 +102,8 @@ _LINK_FIELDS = {
 }
 
 
-def fetch() -> bytes:
-    """Ask the driver of this machine.
+def read_host() -> bytes:
+    """Ask the driver of this machine for a page.
 
     Raises:
         NoGpuError: there is no GPU here, or no driver; the text says so.
@@ -182,7 +182,7 @@ def _text(value: object) -> str | None:
 
 
 def read(page: Page, contracts: Contracts) -> Reading:
-    """Rows of the streams gpu and nvlink of what :func:`fetch` gave."""
+    """Rows of the streams gpu and nvlink of what :func:`read_host` gave."""
     reading = Reading()
     grids = {
         stream: Grid(
