@@ -18,6 +18,7 @@ class Settings(BaseSettings):
         cluster: name that rows carry in ``cluster``.
         bootstrap_servers: Kafka brokers, ``host:port`` comma separated; unset means that
             ``rackpulse up`` starts one.
+        kafka_options_file: TOML file that says how clients log in to Kafka (TLS, SASL).
         store_dsn: ClickHouse DSN such as ``clickhouse://user@host:8123/telemetry``; unset
             means the embedded store of ``state_dir``. A password belongs in
             ``store_password_file``.
@@ -32,6 +33,7 @@ class Settings(BaseSettings):
     state_dir: Path = Path(".rackpulse")
     cluster: str = Field(default="main", min_length=1)
     bootstrap_servers: str | None = None
+    kafka_options_file: Path | None = None
     store_dsn: SecretStr | None = None
     store_password_file: Path | None = None
     replication_factor: int | None = Field(default=None, ge=1)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kafka.errors import KafkaError
 
 from pipeline.bus.kafka_log import calm_kafka_logs
+from pipeline.bus.security import read_security
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
@@ -79,8 +80,16 @@ def bootstrap(settings: Settings) -> str:
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """What every Kafka client of ours is given: the addresses as a list."""
-    return {"bootstrap_servers": bootstrap(settings).replace(" ", "").split(",")}
+    """What every Kafka client of ours is given: the addresses as a list, and how to log in.
+
+    Raises:
+        ConfigError: ``kafka_options_file`` is wrong.
+        RackpulseError: no broker is known.
+    """
+    return {
+        "bootstrap_servers": bootstrap(settings).replace(" ", "").split(","),
+        **read_security(settings.kafka_options_file),
+    }
 
 
 def producer_options(settings: Settings) -> dict[str, Any]:
@@ -145,9 +154,11 @@ def ask_admin(
 
 def unreachable(settings: Settings, exc: Exception) -> RackpulseError:
     """The error for a person when Kafka does not answer."""
+    options = settings.kafka_options_file
+    login = f", and is the login of {options} right" if options else ""
     return RackpulseError(
         f"Kafka does not answer at {bootstrap(settings)} ({type(exc).__name__}): is the broker "
-        "running, and is RACKPULSE_BOOTSTRAP_SERVERS right?"
+        f"running, is RACKPULSE_BOOTSTRAP_SERVERS right{login}?"
     )
 
 

@@ -13,6 +13,8 @@ _LOGGERS = (
     "kafka.cluster",
     "kafka.net.manager",
     "kafka.net.connection",
+    "kafka.net.transport",
+    "kafka.net.sasl.plain",
     "kafka.producer.sender",
     "kafka.producer.transaction_manager",
     "kafka.consumer.fetcher",
