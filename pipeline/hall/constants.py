@@ -94,6 +94,7 @@ STATIC_KPA: Final = 235.0  # return side [V, DSX exemplar]
 TAU_VALVE_S: Final = 35.0  # [A]
 TAU_PUMP_S: Final = 15.0  # [A]
 TAU_LIQUID_S: Final = 30.0  # heat into cold plates and coolant [A]
+TAU_AIR_S: Final = 60.0  # heat out of fans and power supplies [A]
 TAU_RETURN_S: Final = 25.0  # coolant held in a rack against its flow [A]
 
 # --- queueing -------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ dp         = head * speed^2 * condition - loss * filter * (loop flow / rated)^2
 valve      -> 1.5 L/min per kW of liquid heat, first order with 35 s
 pump speed -> what holds 90 kPa, first order with 15 s, 100 % at most
 return     -> supply + heat / (flow * 0.0682 kW/(L/min K))
-heat       -> liquid share * rack power, first order with 30 s; the rest leaves by air
+heat       -> liquid share * rack power, first order with 30 s
+air        -> the rest, first order with 60 s
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Loops:
     rack_supply_c: Floats
     rack_return_c: Floats
     liquid_w: Floats
+    air_w: Floats
     speed: Floats
     loop_dp_kpa: Floats
     supply_c: Floats
@@ -51,6 +53,7 @@ def fresh_loops(fleet: Fleet) -> Loops:
         rack_supply_c=np.full(racks, c.SUPPLY_SET_C),
         rack_return_c=np.full(racks, c.SUPPLY_SET_C + 8.0),
         liquid_w=np.full(racks, 60e3),
+        air_w=np.full(racks, 10e3),
         speed=np.full(cdus, 0.7),
         loop_dp_kpa=np.full(cdus, c.DP_SET_KPA),
         supply_c=np.full(cdus, c.SUPPLY_SET_C),
@@ -105,6 +108,8 @@ def flow_on(
     loops.liquid_w = share * rack_power_w + (loops.liquid_w - share * rack_power_w) * np.exp(
         -dt_s / c.TAU_LIQUID_S
     )
+    rest = (1.0 - share) * rack_power_w
+    loops.air_w = rest + (loops.air_w - rest) * np.exp(-dt_s / c.TAU_AIR_S)
     # Supply: the heat exchanger holds its set-point, a little worse at high load.
     heat = np.bincount(cdu, weights=loops.liquid_w, minlength=fleet.cdus)
     load = heat / (racks_of * 95e3)

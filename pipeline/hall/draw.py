@@ -98,7 +98,7 @@ class Drawer:
         """``count`` faults spread evenly over a time, one after another, causes in turn."""
         order = [str(cause) for cause in self.rng.permutation(list(causes))]
         found: list[Fault] = []
-        slot = (end - start) / count
+        slot = (end - start) / max(count, 1)
         for number in range(count):
             length = 60.0 * float(self.rng.uniform(*minutes))
             length = min(length, 0.9 * slot)

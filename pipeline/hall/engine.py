@@ -57,7 +57,6 @@ class Now:
     nvlink_rx: Floats
     flows: Flows
     rack_power_w: Floats
-    rack_air_w: Floats
     tensor: Floats
     dram: Floats
     effects: Effects
@@ -219,7 +218,7 @@ class Hall:
         s.cpu_temp_c = cpu_target + (s.cpu_temp_c - cpu_target) * np.exp(-dt_s / 40.0)
         self.now = Now(
             work, clocks, power, computing, cpu_util, cpu_power, nvlink, nvlink_rx, flows,
-            rack_power, rack_power - loops.liquid_w, tensor, dram, effects,
+            rack_power, tensor, dram, effects,
         )  # fmt: skip
 
     def _count(self, begin: float, dt_s: float) -> None:

@@ -7,10 +7,12 @@ which moment on it can be seen. What it does to the hall stands in ``effects.py`
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.hall import constants as c
 from pipeline.hall.fleet import Fleet
 
 
@@ -304,14 +306,17 @@ def _number(names: list[str], name: str, what: str) -> int:
         raise ConfigError(f"No {what} {name!r} in this hall: {names[0]} to {names[-1]}") from None
 
 
+_POSITION = re.compile(r"(?P<rack>.+)/tray-(?P<tray>\d{1,2})/slot-(?P<slot>\d)")
+
+
 def _gpu_number(fleet: Fleet, kind: str, entity: str) -> int:
-    if entity.count("/") == 2 and entity.split("/")[0] in fleet.rack_ids:
-        rack, tray, slot = entity.split("/")
-        return (
-            fleet.rack_ids.index(rack) * 72
-            + (int(tray.removeprefix("tray-")) - 1) * 4
-            + int(slot.removeprefix("slot-"))
-        )
+    found = _POSITION.fullmatch(entity)
+    if found is not None:
+        rack = _number(fleet.rack_ids, found["rack"], "rack")
+        tray, slot = int(found["tray"]) - 1, int(found["slot"])
+        if not (0 <= tray < c.TRAYS and slot < c.GPUS_PER_TRAY):
+            raise ConfigError(f"No GPU at {entity}: trays 1 to 18, slots 0 to 3")
+        return (rack * c.TRAYS + tray) * c.GPUS_PER_TRAY + slot
     if kind == "gpu":
         return _number(fleet.gpu_uuids, entity, "GPU")
     return _number(fleet.hca_guids, entity.split("/")[0], "HCA")
@@ -324,7 +329,7 @@ def _uplink_number(fleet: Fleet, entity: str) -> int:
         port = int(port_text)
         for names in (fleet.leaf_guids, fleet.leaf_names):
             if switch in names:
-                index = port - 73
+                index = port - c.LEAF_DOWN - 1
                 if 0 <= index < fleet.uplinks:
                     return names.index(switch) * fleet.uplinks + index
         for names in (fleet.spine_guids, fleet.spine_names):
@@ -333,6 +338,5 @@ def _uplink_number(fleet: Fleet, entity: str) -> int:
                 found = (fleet.up_spine == spine) & (fleet.spine_port == port)
                 if found.any():
                     return int(found.argmax())
-    raise ConfigError(
-        f"No fabric link {entity!r}: name it as leaf-r1-1/73 up to /{72 + fleet.uplinks}"
-    )
+    first, last = c.LEAF_DOWN + 1, c.LEAF_DOWN + fleet.uplinks
+    raise ConfigError(f"No fabric link {entity!r}: name it as leaf-r1-1/{first} up to /{last}")

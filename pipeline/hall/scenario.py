@@ -100,7 +100,7 @@ class DrawPart(_Model):
     """Faults that are drawn; no ``causes`` means all of them."""
 
     seed: int
-    count: int = Field(ge=1)
+    count: int = Field(ge=0)
     causes: tuple[str, ...] = ()
     from_minute: float = Field(default=30.0, ge=0)
     minutes: tuple[float, float] = (20.0, 40.0)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.hall.record import read_truth, record
+from pipeline.hall.scenario import Scenario, load_scenario
+from pipeline.streams import Contracts
+from pipeline.streams.arrow import wire_schema
+from pipeline.topology import load_topology
+
+_SCENARIO = """
+[hall]
+racks = 2
+seed = 21
+[time]
+start = 2026-03-02T08:00:00Z
+hours = 1.5
+sample_s = 60
+nvlink_s = 300
+[[fault]]
+cause = "capped_clocks"
+entity = "rack-01/tray-02/slot-1"
+at_minute = 40
+minutes = 20
+severity = 0.2
+[[fault]]
+cause = "gpu_lost"
+entity = "rack-02/tray-02/slot-1"
+at_minute = 70
+minutes = 20
+[[benign]]
+kind = "driver_upgrade"
+entity = "rack-01-tray-05"
+at_minute = 30
+minutes = 10
+"""
+
+
+def _load(tmp_path: Path, text: str = _SCENARIO) -> Scenario:
+    path = tmp_path / "scenario.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_scenario(path)
+
+
+def test_a_labelled_set_holds_what_the_design_says(tmp_path: Path, contracts: Contracts) -> None:
+    rows = record(_load(tmp_path), tmp_path / "set", contracts)
+    topology = load_topology(tmp_path / "set" / "topology.json")
+    assert len(topology.racks) == 2
+    for name, stream in contracts.items():
+        table = pq.read_table(tmp_path / "set" / f"{name}.parquet")
+        assert table.num_rows == rows[name]
+        assert table.schema.equals(wire_schema(stream))
+    gpu = pq.read_table(tmp_path / "set" / "gpu.parquet")
+    # 90 samples of 144 GPUs, less the lost GPU's last 20 and the four upgraded ones' ten.
+    assert gpu.num_rows == 90 * 144 - 20 - 40
+    assert pc.count_distinct(gpu["sampled_at"]).as_py() == 90
+    nvlink = pq.read_table(tmp_path / "set" / "nvlink.parquet")
+    assert pc.count_distinct(nvlink["sampled_at"]).as_py() == 18
+    events = pq.read_table(tmp_path / "set" / "event.parquet")
+    assert "79" in events["code"].to_pylist()
+    identity = [*contracts["gpu"].row_identity]
+    distinct = gpu.select(identity).group_by(identity).aggregate([])
+    assert distinct.num_rows == gpu.num_rows
+
+
+def test_truth_names_entity_cause_and_times(tmp_path: Path, contracts: Contracts) -> None:
+    record(_load(tmp_path), tmp_path / "set", contracts)
+    truth = read_truth(tmp_path / "set")
+    capped = next(line for line in truth if line.get("cause") == "capped_clocks")
+    assert capped["detector"] == "straggler_gpu"
+    assert str(capped["entity"]).startswith("GPU-")
+    assert capped["start"] == "2026-03-02T08:40:00.000Z"
+    assert capped["end"] == "2026-03-02T09:00:00.000Z"
+    assert capped["start"] < capped["visible_from"] < capped["end"]
+    assert capped["severity"] == 0.2
+    benign = {line["kind"] for line in truth if line.get("benign")}
+    assert {"driver_upgrade", "checkpoint"} <= benign
+
+
+def test_counters_start_again_only_where_a_reset_is_labelled(
+    tmp_path: Path, contracts: Contracts
+) -> None:
+    record(_load(tmp_path), tmp_path / "set", contracts)
+    gpu = pq.read_table(tmp_path / "set" / "gpu.parquet").to_pandas()
+    fallen = set()
+    for _uuid, rows in gpu.sort_values("sampled_at").groupby("gpu_uuid"):
+        if (rows["energy_mj"].astype("float64").diff() < 0).any():
+            fallen.add(rows["host"].iloc[0])
+    assert fallen == {"rack-01-tray-05"}
+    versions = gpu[gpu["host"] == "rack-01-tray-05"]["driver_version"].unique()
+    assert len(versions) == 2
+
+
+def test_the_same_scenario_gives_the_same_bytes(tmp_path: Path, contracts: Contracts) -> None:
+    scenario = _load(tmp_path)
+    for name in ("a", "b"):
+        record(scenario, tmp_path / name, contracts)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert "gpu.parquet" in files
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_another_seed_gives_another_hall(tmp_path: Path, contracts: Contracts) -> None:
+    record(_load(tmp_path), tmp_path / "a", contracts)
+    other = _SCENARIO.replace("seed = 21", "seed = 22")
+    record(_load(tmp_path, other), tmp_path / "b", contracts)
+    gpus = [
+        set(pq.read_table(tmp_path / name / "gpu.parquet")["gpu_uuid"].to_pylist())
+        for name in ("a", "b")
+    ]
+    assert not gpus[0] & gpus[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('cause = "capped_clocks"', 'cause = "bad_luck"'), "No cause 'bad_luck'"),
+        (("rack-01/tray-02/slot-1", "rack-09/tray-02/slot-1"), "No rack 'rack-09'"),
+        (("rack-01/tray-02/slot-1", "rack-01/tray-99/slot-1"), "No GPU"),
+        (("sample_s = 60", "sample_s = 7"), "multiple of step_s"),
+        (("racks = 2", "racks = 0"), "hall.racks"),
+        (("08:00:00Z", "08:00:00"), "time zone"),
+        (("seed = 21", "sead = 21"), "hall.seed"),
+        (("[hall]", "[hall"), "not TOML"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_with_its_key(
+    tmp_path: Path, contracts: Contracts, change: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said.replace("[", r"\[")):
+        record(_load(tmp_path, _SCENARIO.replace(*change)), tmp_path / "set", contracts)
+
+
+def test_scenarios_of_the_repository_keep_their_seeds_apart() -> None:
+    seeds: dict[int, set[str]] = {}
+    for path in (Path(__file__).parents[1] / "scenarios").glob("*.toml"):
+        scenario = load_scenario(path)
+        seeds.setdefault(scenario.hall.seed, set()).add(scenario.purpose)
+    assert len({purpose for each in seeds.values() for purpose in each}) >= 3
+    for seed, purposes in seeds.items():
+        assert len(purposes) == 1, f"hall seed {seed} serves {purposes}"
+
+
+def test_rows_json_counts_the_rows(tmp_path: Path, contracts: Contracts) -> None:
+    rows = record(_load(tmp_path), tmp_path / "set", contracts)
+    assert json.loads((tmp_path / "set" / "rows.json").read_text()) == rows
