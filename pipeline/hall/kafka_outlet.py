@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.bus.codec import Header, epoch_ms, write_header
-from pipeline.bus.endpoint import client_options, warn_without_crc32c
+from pipeline.bus.endpoint import producer_options, warn_without_crc32c
 from pipeline.clock import Clock
 from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
@@ -53,13 +53,12 @@ class KafkaOutlet:
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
         self._producer = KafkaProducer(
-            **client_options(settings),
+            **producer_options(settings),
             client_id=f"rackpulse-{collector_id}",
             acks="all",
             enable_idempotence=True,
             compression_type="zstd",
             linger_ms=20,
-            batch_size=500_000,
             max_request_size=4_000_000,
             max_block_ms=60_000,
             delivery_timeout_ms=_NEVER_MS,

@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from pipeline.bus.endpoint import client_options
+from pipeline.bus.endpoint import producer_options
 from pipeline.bus.topics import DEAD_LETTERS
 from pipeline.errors import RackpulseError, SlowDownError
 from pipeline.settings import Settings
@@ -163,7 +163,7 @@ class DeadLetters:
 
     def _make(self) -> KafkaProducer:
         return KafkaProducer(
-            **client_options(self._settings),
+            **producer_options(self._settings),
             client_id="rackpulse-dead-letters",
             acks="all",
             enable_idempotence=True,

@@ -9,7 +9,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from pipeline.bus.consumer import make_consumer, read_log_ends
-from pipeline.bus.endpoint import ask_admin, client_options
+from pipeline.bus.endpoint import ask_admin, producer_options
 from pipeline.bus.topics import DEAD_LETTERS
 from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
@@ -101,7 +101,7 @@ def replay(
                 continue
             if producer is None:
                 producer = KafkaProducer(
-                    **client_options(settings), client_id="rackpulse-replay", acks="all",
+                    **producer_options(settings), client_id="rackpulse-replay", acks="all",
                     enable_idempotence=True, compression_type="zstd", max_request_size=8_000_000,
                     allow_auto_create_topics=False,
                 )  # fmt: skip
