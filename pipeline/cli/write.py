@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import click
@@ -38,6 +39,9 @@ def write(
 
     settings = load_settings()
     setup_logging(settings.log_format)
+    # These repeat whole requests, or say that the machine is busy; the writer tells what matters.
+    for noisy in ("urllib3", "clickhouse_connect", "kafka.net"):
+        logging.getLogger(noisy).setLevel(logging.ERROR)
     chosen = {
         "streams": tuple(name.strip() for name in streams.split(",") if name.strip()),
         "instance": instance,

@@ -36,6 +36,7 @@ from pipeline.writer.takeover import Takeover, Wanted
 log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 10.0
+_LONGEST_RECONNECT_S = 2.0
 _IDLE_S = 5.0
 
 
@@ -473,6 +474,8 @@ class Lane:
     def _retry(self, word: str, after_s: float, exc: Exception | None = None) -> None:
         """Wait, and do the same again."""
         wait = self._backoff(after_s)
+        if word in ("store_away", "kafka_away"):
+            wait = min(wait, _LONGEST_RECONNECT_S)
         if self._tries in (1, 5) or self._tries % 20 == 0:
             detail = f": {_first_line(exc)}" if exc else ""
             log.warning("%s: %s, again in %.1f s%s", self.stream.name, word, wait, detail)
@@ -492,9 +495,17 @@ class Lane:
                 self._changed.wait(min(left, 0.5) if self._stop_at is not None else left)
 
 
-def _first_line(exc: BaseException | None) -> str:
-    text = str(exc) if exc is not None else ""
-    return text.splitlines()[0][:300] if text else type(exc).__name__
+def _first_line(exc: BaseException) -> str:
+    """What an error says, without the request that an HTTP error repeats."""
+    inner: BaseException | None = exc
+    while inner is not None:
+        told = getattr(inner, "reason", None)  # urllib3's MaxRetryError holds the true one
+        if isinstance(told, BaseException):
+            exc = told
+            break
+        inner = inner.__cause__ or inner.__context__
+    text = str(exc)
+    return text.splitlines()[0][:200] if text else type(exc).__name__
 
 
 def _advice(stream: str, word: str, exc: Exception) -> str:

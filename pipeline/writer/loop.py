@@ -32,6 +32,7 @@ from pipeline.writer.block import Taken
 from pipeline.writer.deadletters import Letter, Limit, letter_of
 from pipeline.writer.events import Event, Failed, Item, Opened, Reopen, Stored
 from pipeline.writer.gaps import Gap
+from pipeline.writer.group import GroupWatch
 from pipeline.writer.lane import Lane
 from pipeline.writer.shared import Shared
 from pipeline.writer.takeover import Wanted
@@ -95,6 +96,7 @@ class Writer:
         self._ever_assigned = False
         self._gauges_at = 0.0
         self._rows_per_message: dict[str, float] = {}
+        self._watch = GroupWatch(shared, tuple(self._lanes))
         self._consumer = self._make_consumer()
 
     def _make_consumer(self) -> KafkaConsumer:
@@ -118,6 +120,7 @@ class Writer:
         """
         for lane in self._lanes.values():
             lane.start()
+        self._watch.start()
         try:
             while not stop.is_set():
                 self._turn()
@@ -145,6 +148,7 @@ class Writer:
         self._gauges()
 
     def _finish(self) -> None:
+        self._watch.stop()
         for lane in self._lanes.values():
             lane.stop(self._options.drain_s)
         deadline = self._clock.monotonic() + self._options.drain_s + 5
@@ -396,6 +400,10 @@ class Writer:
         assignment = self._consumer.assignment()
         for tp in [tp for tp in self._partitions if tp not in assignment]:
             del self._partitions[tp]
+        self._watch.mine = frozenset((tp.topic, tp.partition) for tp in assignment)
+        if self._watch.should_rejoin():
+            # The leader's joining makes the group assign anew; others' changes nothing.
+            self._consumer._coordinator.request_rejoin()
         self._tell_ready()
         counts = dict.fromkeys(
             ((name, state) for name in self._lanes for state in ("waiting", "open", "paused",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +17,13 @@ from pipeline.settings import Settings
 
 T = TypeVar("T")
 _TIMEOUT_MS = 10_000
+
+
+class _Admin(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types
+    def _process_acl_operations(self, obj: Any) -> Any:
+        # Kafka 4.4 names an operation that kafka-python 3.0 does not know, and describing a
+        # group would fail on it; who may do what is of no interest here.
+        return obj
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Topics:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._admin: KafkaAdminClient | None = None
+        self._admin: _Admin | None = None
 
     def now(self, topic: str) -> TopicNow:
         """The topic as it is now.
@@ -74,11 +81,48 @@ class Topics:
                     return str(entries[name]["value"])
         return None
 
+    def unassigned(
+        self, group: str, topics: Iterable[str], mine: Collection[tuple[str, int]]
+    ) -> set[tuple[str, int]]:
+        """Partitions that no member of a settled group has.
+
+        Args:
+            mine: what this member was given, for brokers that do not say.
+
+        Raises:
+            SlowDownError: no broker answers.
+        """
+
+        def question(admin: Any) -> tuple[Any, Any]:
+            return admin.describe_groups([group])[group], admin.describe_topics(sorted(topics))
+
+        described, found = self._ask(question)
+        if described["group_state"] != "Stable":
+            return set()
+        given = set(mine)
+        members = described["members"]
+        for member in members:
+            assignment = member["member_assignment"]
+            if isinstance(assignment, dict):
+                given |= {
+                    (each["topic"], partition)
+                    for each in assignment["assigned_partitions"]
+                    for partition in each["partitions"]
+                }
+            elif len(members) > 1:
+                return set()
+        return {
+            (entry["name"], partition["partition_index"])
+            for entry in found
+            if not entry["error_code"]
+            for partition in entry["partitions"]
+        } - given
+
     def _ask(self, question: Callable[[Any], T]) -> T:
         with self._lock:
             try:
                 if self._admin is None:
-                    self._admin = KafkaAdminClient(
+                    self._admin = _Admin(
                         **client_options(self._settings),
                         client_id="rackpulse-writer-topics",
                         request_timeout_ms=_TIMEOUT_MS,

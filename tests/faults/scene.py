@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clickhouse_connect.driver.client import Client
 from kafka import KafkaProducer
 
 from pipeline.bus.codec import Message
@@ -170,6 +171,7 @@ class Scene:
         self._numbers: dict[tuple[str, str], int] = {}
         self._test = ""
         self._writers: list[ForkedWriter] = []
+        self._client: Client | None = None
 
     @property
     def settings(self) -> Settings:
@@ -211,6 +213,9 @@ class Scene:
         for each in self._writers:
             each.kill9()
         self._writers.clear()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     def message(self, stream: str, rows: int, rack: str = "rack-00", **more: Any) -> Message:
         """The next message of a collector for this key."""
@@ -255,7 +260,7 @@ class Scene:
         path = self.folder / f"{self._test}{name}.log"
         return path.read_text()[-3000:] if path.exists() else ""
 
-    def wait_stored(self, timeout_s: float = 60) -> None:
+    def wait_stored(self, timeout_s: float = 120) -> None:
         """Wait until all that was acknowledged is stored."""
         last = ""
 
@@ -274,7 +279,7 @@ class Scene:
         except AssertionError as exc:
             raise AssertionError(f"{exc}: {last}\n{self.log()}") from None
 
-    def check(self, fault: str, count: int, note: str = "", timeout_s: float = 60) -> None:
+    def check(self, fault: str, count: int, note: str = "", timeout_s: float = 120) -> None:
         """Wait until all is stored, then compare rows and note the outcome.
 
         Raises:
@@ -305,6 +310,19 @@ class Scene:
                 f"SELECT count() - uniqExact({names}) FROM telemetry.{stream}"
             ).result_rows
         return int(rows[0][0])
+
+    def count(self, table: str) -> int:
+        """Rows of a table."""
+        return self._number(f"SELECT count() FROM telemetry.{table}")
+
+    def blocks(self, stream: str = "gpu") -> int:
+        """How many inserts stored the rows of a stream."""
+        return self._number(f"SELECT uniqExact(ingested_at) FROM telemetry.{stream}")
+
+    def _number(self, sql: str) -> int:
+        if self._client is None:
+            self._client = connect(self.settings)
+        return int(self._client.query(sql).result_rows[0][0])
 
     def verify(self, streams: Sequence[str] = ("gpu", "event"), wait_s: float = 20) -> Report:
         """What ``rackpulse verify`` says."""

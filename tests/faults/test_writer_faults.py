@@ -22,12 +22,18 @@ def test_writer_killed_at_random_points(scene: Scene) -> None:
     with Load(scene, ["gpu", "event"], per_s=40):
         for _ in range(kills):
             size = str(moments.choice([20, 200, 2_000]))
+            epochs = scene.count("writer_epoch")
             writer = scene.writer("--max-rows", size).start()
-            wait_until(lambda w=writer: w.running, "the writer", 10)
-            time.sleep(moments.uniform(0.2, 1.6))
+            if moments.random() < 0.8:
+                # Most die at work: between taking over, inserting and committing.
+                wait_until(lambda e=epochs: scene.count("writer_epoch") > e, "a take-over", 30)
+                time.sleep(moments.uniform(0.0, 0.8))
+            else:
+                time.sleep(moments.uniform(0.0, 1.0))
             writer.kill9()
+    blocks = scene.blocks()
     with scene.writer():
-        scene.check("writer killed -9 at random points", kills, "random batch sizes")
+        scene.check("writer killed -9 at random points", kills, f"they stored {blocks} blocks")
         report = scene.verify()
     assert report.ok, report.as_json()
 
