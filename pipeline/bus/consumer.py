@@ -11,6 +11,7 @@ from kafka.errors import KafkaError
 
 from pipeline.bus.endpoint import ask_admin, client_options, unreachable, warn_without_crc32c
 from pipeline.bus.kafka_log import calm_kafka_logs
+from pipeline.bus.steady_consumer import SteadyConsumer
 from pipeline.settings import Settings
 
 # Memory that a consumer may hold: one fetch of each broker, as the broker sends it (compressed).
@@ -49,7 +50,7 @@ def make_consumer(
         options: further settings of kafka-python's consumer.
 
     Raises:
-        RackpulseError: no broker is known, or none answers.
+        RackpulseError: no broker is known, or none answers (KafkaAwayError).
     """
     warn_without_crc32c()
     calm_kafka_logs()
@@ -65,7 +66,7 @@ def make_consumer(
             **options,
         }
     try:
-        consumer = KafkaConsumer(
+        consumer = SteadyConsumer(
             **{
                 **client_options(settings),
                 "client_id": f"rackpulse-{instance_id or group or 'reader'}",
@@ -95,7 +96,7 @@ def log_ends(settings: Settings, topics: Iterable[str]) -> Ends:
     Topics that do not exist are left out.
 
     Raises:
-        RackpulseError: no broker answers.
+        KafkaAwayError: no broker answers.
     """
     names = sorted(topics)
     return ask_admin(settings, lambda admin: read_log_ends(admin, names))
