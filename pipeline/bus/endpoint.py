@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 _TANSU_CLUSTER = "tansu_cluster"  # its default, which we leave
 
 
+class KafkaAwayError(RackpulseError, ConnectionError):
+    """Kafka does not answer; it may later. Also an OSError, as a lost connection is."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """A broker that runs on this machine, as ``endpoint.json`` says it.
@@ -99,7 +103,7 @@ def producer_options(settings: Settings) -> dict[str, Any]:
     each message is a batch of its own.
 
     Raises:
-        RackpulseError: no broker answers.
+        KafkaAwayError: no broker answers.
     """
     if settings.bootstrap_servers:
         described = ask_admin(settings, lambda admin: admin.describe_cluster(), timeout_s=5.0)
@@ -122,7 +126,7 @@ def ask_admin(
         ask: may be called more than once.
 
     Raises:
-        RackpulseError: no broker answers in time.
+        KafkaAwayError: no broker answers in time.
         KafkaError: one that another try does not mend.
     """
     from kafka import KafkaAdminClient
@@ -152,11 +156,11 @@ def ask_admin(
             clock.wait(0.2)
 
 
-def unreachable(settings: Settings, exc: Exception) -> RackpulseError:
+def unreachable(settings: Settings, exc: Exception) -> KafkaAwayError:
     """The error for a person when Kafka does not answer."""
     options = settings.kafka_options_file
     login = f", and is the login of {options} right" if options else ""
-    return RackpulseError(
+    return KafkaAwayError(
         f"Kafka does not answer at {bootstrap(settings)} ({type(exc).__name__}): is the broker "
         f"running, is RACKPULSE_BOOTSTRAP_SERVERS right{login}?"
     )

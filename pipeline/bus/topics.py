@@ -192,7 +192,7 @@ def topic_ids(settings: Settings) -> dict[str, str]:
     """Topic id of every topic that exists, by name.
 
     Raises:
-        RackpulseError: no broker answers.
+        KafkaAwayError: no broker answers.
     """
     found = ask_admin(settings, _describe)
     return {name: str(entry["topic_id"]) for name, entry in found.items()}
@@ -202,7 +202,7 @@ def topic_states(settings: Settings, topics: dict[str, Topic] | None = None) -> 
     """The declared topics beside what the broker has.
 
     Raises:
-        RackpulseError: no broker answers.
+        KafkaAwayError: no broker answers.
     """
     topics = topics or load_topics()
     found = ask_admin(settings, _describe)
