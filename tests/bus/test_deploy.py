@@ -32,7 +32,7 @@ def containers() -> Iterator[tuple[str, list[str], set[str]]]:
                 yield f"kubernetes/{each['metadata']['name']}", container["args"], settings
 
 
-@pytest.mark.parametrize("container", containers(), ids=lambda container: container[0])
+@pytest.mark.parametrize("container", list(containers()), ids=lambda container: container[0])
 def test_commands_options_and_settings_exist(container: tuple[str, list[str], set[str]]) -> None:
     _, arguments, settings = container
     command: click.Command | None = cli
