@@ -25,3 +25,11 @@ def metrics() -> None:
     from pipeline.metrics import render as render_metrics
 
     click.echo(render_metrics(), nl=False)
+
+
+@docs.command("sources")
+def sources() -> None:
+    """Print the generated part of docs/collectors.md."""
+    from pipeline.collectors.reference import render as render_sources
+
+    click.echo(render_sources(load_contracts()), nl=False)

@@ -195,8 +195,8 @@ class FileFetcher:
                 return Fetched(await asyncio.to_thread(read_path, self._target.kind, self._path))
         except TimeoutError as exc:
             raise FetchError("timed_out") from exc
-        except OSError as exc:
-            raise FetchError("not_readable", exc.strerror or str(exc)) from exc
+        except (OSError, RackpulseError) as exc:
+            raise FetchError("not_readable", str(exc)) from exc
 
     async def close(self) -> None:
         pass
@@ -241,14 +241,14 @@ def read_path(kind: str, path: Path) -> bytes:
         OSError: it cannot be read, or is larger than a page may be.
         ConfigError: readers of this kind read no folder.
     """
-    if path.is_dir():
-        from pipeline.collectors.registry import reader
+    from pipeline.collectors.registry import reader
 
-        pack = getattr(reader(kind), "read_folder", None)
-        if pack is None:
-            raise ConfigError(f'{path} is a folder: the reader "{kind}" reads files')
-        packed: bytes = pack(path)
+    own = getattr(reader(kind), "read_folder" if path.is_dir() else "read_file", None)
+    if own is not None:
+        packed: bytes = own(path)
         return packed
+    if path.is_dir():
+        raise ConfigError(f'{path} is a folder: the reader "{kind}" reads files')
     with path.open("rb") as stream:
         body = stream.read(MAX_PAGE_BYTES + 1)
     if len(body) > MAX_PAGE_BYTES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +158,28 @@ def test_catalogue_knows_what_matters() -> None:
     assert describe(149, "NETIR_LINK_EVT Nonfatal XC0").severity == "warning"
     assert describe(149, "NETIR_LINK_EVT Fatal XC0").severity == "critical"
     assert describe(45, "Fatal").severity == "info"
+
+
+def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(b"x" * 99 + b"\n")
+    assert kmsg.read_file(path) == b"x" * 99 + b"\n"
+    line = b"2026-02-27T09:08:07+00:00 h kernel: " + OFF.encode() + b"\n"
+    path.write_bytes(b"y" * 999 + b"\n" + line * (kmsg.MAX_TAIL // len(line) + 10))
+    tail = kmsg.read_file(path)
+    assert kmsg.MAX_TAIL - len(line) <= len(tail) <= kmsg.MAX_TAIL
+    assert set(tail.splitlines(keepends=True)) == {line}
+
+
+def test_the_kernel_ring_is_read_without_waiting() -> None:
+    ring = Path("/dev/kmsg")
+    if not ring.exists() or not os.access(ring, os.R_OK):
+        pytest.skip("no readable /dev/kmsg here")
+    try:
+        body = kmsg.read_file(ring)
+    except PermissionError:
+        pytest.skip("no right to read the kernel's log")
+    assert body.startswith(b"# boot_time=20")
 
 
 @given(st.binary(max_size=200))

@@ -11,9 +11,12 @@ collecting service keeps the lines that it has seen (:mod:`pipeline.collectors.l
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from pipeline.collectors.page import Page, Reading
 from pipeline.collectors.rows import clean, table_of
@@ -23,6 +26,7 @@ from pipeline.streams import Contracts
 KIND = "kmsg"
 MAX_LINES = 200_000
 MAX_LINE = 8_192
+MAX_TAIL = 4_000_000
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d{1,5}), ?(?P<text>.*)"
@@ -259,3 +263,47 @@ def _believable(time: datetime | None) -> datetime | None:
     if time is None or not 2000 <= time.year < 2100:
         return None
     return time.astimezone(UTC)
+
+
+def read_file(path: Path) -> bytes:
+    """The end of a log file, or all that the kernel's ring holds.
+
+    Raises:
+        OSError: it cannot be read; ``/dev/kmsg`` needs the right to read the kernel's log.
+    """
+    if stat.S_ISCHR(path.stat().st_mode):
+        return _ring(path)
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - MAX_TAIL))
+        tail = stream.read(MAX_TAIL)
+    # The first line is cut in two, unless the file begins with it.
+    return tail if size <= MAX_TAIL else tail.partition(b"\n")[2]
+
+
+def _ring(path: Path) -> bytes:
+    """Records of ``/dev/kmsg``: a read gives one, and would wait for the next at the end."""
+    records = [_boot_line()]
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(records) < MAX_LINES:
+            try:
+                record = os.read(handle, MAX_LINE)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue  # overwritten while it was read: the next one is still there
+            if not record:
+                break
+            records.append(record.rstrip(b"\n"))
+    finally:
+        os.close(handle)
+    return b"\n".join(records) + b"\n"
+
+
+def _boot_line() -> bytes:
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        if line.startswith("btime "):
+            boot = datetime.fromtimestamp(int(line.split()[1]), UTC)
+            return f"# boot_time={boot.isoformat()}".encode()
+    return b"# boot_time=unknown"
