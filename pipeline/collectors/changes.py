@@ -19,6 +19,14 @@ from pipeline.collectors.xid import describe
 FAULT_REASONS = {
     0x08: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "HW power brake",
 }  # fmt: skip
+# Readings of DCGM's profiling module, and samples without all of them until it is called lost.
+PROFILING = (
+    "gr_engine_active_ratio",
+    "sm_active_ratio",
+    "tensor_active_ratio",
+    "dram_active_ratio",
+)
+PROFILING_LOST_AFTER = 3
 LEAK_HOLD_OFF = timedelta(seconds=90)
 # Detectors of so many managers of one rack that see a leak at once are believed at once.
 LEAK_AT_ONCE = 2
@@ -150,12 +158,14 @@ class Changes:
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], dict[tuple[object, ...], tuple[object, ...]]] = {}
         self._leaks = Leaks()
+        self._profiling = Profiling()
 
     def forget(self, target: str) -> None:
         """Drop what is kept of a target."""
         for key in [key for key in self._last if key[0] == target]:
             del self._last[key]
         self._leaks.forget(target)
+        self._profiling.forget(target)
 
     def look(self, target: str, stream: str, table: pa.Table) -> list[Row]:
         """Event rows of one page's rows of a stream.
@@ -172,6 +182,8 @@ class Changes:
             found = self._compare(target, stream, table, names)
         if stream == "component" and "leak" in table.column_names:
             found += self._leaks.look(target, table)
+        if stream == "gpu":
+            found += self._profiling.look(target, table)
         return found
 
     def _compare(self, target: str, stream: str, table: pa.Table, names: list[str]) -> list[Row]:
@@ -197,6 +209,45 @@ class Changes:
                 event = WATCHED[stream][name](old, new) if old is not None else None
                 if event is not None:
                     found.append(_row(stream, entity, event, table, number))
+        return found
+
+
+class Profiling:
+    """GPUs whose profiling readings went away while the others go on (DCGM issue 202).
+
+    After some Xids they stay blank until profiling is resumed, although the GPU is healthy.
+    """
+
+    def __init__(self) -> None:
+        # Samples without them since the last with them, by target and GPU.
+        self._missing: dict[str, dict[tuple[object, ...], int]] = {}
+
+    def forget(self, target: str) -> None:
+        """Drop what is kept of a target."""
+        self._missing.pop(target, None)
+
+    def look(self, target: str, table: pa.Table) -> list[Row]:
+        """Event rows of one page's GPUs."""
+        columns = [_values(table, name) for name in PROFILING if name in table.column_names]
+        missing = self._missing.setdefault(target, {})
+        ids = zip(*(_values(table, name) for name in _ID_COLUMNS["gpu"]), strict=True)
+        found: list[Row] = []
+        for number, entity in enumerate(ids):
+            present = any(column[number] is not None for column in columns)
+            event = None
+            if present:
+                if missing.get(entity, 0) >= PROFILING_LOST_AFTER:
+                    text = "profiling readings are there again"
+                    event = Event("profiling_returned", "info", text, "", "lost", "present")
+                missing[entity] = 0
+            elif entity in missing:
+                missing[entity] += 1
+                if missing[entity] == PROFILING_LOST_AFTER:
+                    text = "profiling readings are blank while the others go on"
+                    action = "Resume profiling (dcgmi profile --resume) or restart the exporter"
+                    event = Event("profiling_lost", "warning", text, "", "present", "lost", action)
+            if event is not None:
+                found.append(_row("gpu", entity, event, table, number))
         return found
 
 

@@ -191,3 +191,22 @@ def test_health() -> None:
     assert event["entity_id"] == "cdu-1/redfish/v1/p"
     assert feed("coolant", {"health": None}) == []
     assert kinds(feed("coolant", {"health": "OK"})) == ["health_change"]
+
+
+def test_profiling_that_went_blank_is_told_for_that_gpu() -> None:
+    feed = Feed()
+    busy = {"gpu_uuid": "GPU-1", "sm_active_ratio": 0.7, "gpu_temp_c": 60.0}
+    blank = {"gpu_uuid": "GPU-1", "sm_active_ratio": None, "gpu_temp_c": 60.0}
+    other = {"gpu_uuid": "GPU-2", "sm_active_ratio": 0.7, "gpu_temp_c": 61.0}
+    # This one never had any: its exporter does not ask for them.
+    never = {"gpu_uuid": "GPU-3", "sm_active_ratio": None, "gpu_temp_c": 62.0}
+    feed("gpu", busy, other, never)
+    assert feed("gpu", blank, other, never) == []
+    assert feed("gpu", blank, other, never) == []
+    (event,) = feed("gpu", blank, other, never)
+    assert (event["kind"], event["entity_id"]) == ("profiling_lost", "GPU-1")
+    assert feed("gpu", blank, other, never) == []
+    assert kinds(feed("gpu", busy, other, never)) == ["profiling_returned"]
+    # One sample without them is no loss.
+    feed("gpu", blank, other, never)
+    assert feed("gpu", busy, other, never) == []
