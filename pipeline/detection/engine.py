@@ -13,7 +13,7 @@ from pipeline.detection.conformal import (
     benjamini_hochberg,
     smallest_p,
 )
-from pipeline.detection.families import Family, bad_z
+from pipeline.detection.families import METHODS, Family, bad_z
 from pipeline.detection.frame import Frame
 from pipeline.detection.gate import Structure, inspect
 from pipeline.detection.peers import MAD_TO_SIGMA, PeerGroups, Peers, find_peers, group_median
@@ -27,9 +27,10 @@ from pipeline.detection.residuals import (
 )
 from pipeline.detection.spec import DetectorSpec
 
-# Rows of z that are this ordinary need no forest: their p-value is near 1 whatever it says.
+# Rows of z that are this ordinary need no score: their p-value is near 1.
 ORDINARY_Z = 2.5
 ORDINARY_RMS = 1.5
+GUARDS = ("pca", "max_z")
 
 
 @dataclass
@@ -77,6 +78,14 @@ def judge_frame(
     peers = find_peers(frame, spec, structure.fit)
     found = residuals(frame, spec, peers, dict(baselines), structure.fit)
     lasting = long_residuals(found, spec, peers, baselines)
+    return judge_residuals(frame, spec, structure, peers, found, lasting, short, long, q)
+
+
+def judge_residuals(
+    frame: Frame, spec: DetectorSpec, structure: Structure, peers: Peers, found: Residuals,
+    lasting: Residuals, short: Sequence[Family], long: Sequence[Family], q: float,
+) -> Judged:  # fmt: skip
+    """The second half of :func:`judge_frame`, for one who has the residuals already."""
     return Judged(
         frame, structure, peers,
         _window(found, spec, short, q, strong=True),
@@ -113,42 +122,47 @@ def _window(
 ) -> Window:
     decision = spec.decision
     shape = next(iter(found.z.values())).shape
+    effect = largest_effect(found, spec, decision.min_z)
+    near = largest_effect(found, spec, decision.min_z / 2)
+    # Whatever a forest says of the others, they are too small to matter.
+    matters = near >= decision.hold_effect
     p_family = np.full((max(len(families), 1), *shape), np.nan)
     for index, family in enumerate(families):
-        p_family[index] = _family_p(family, found.z, spec)
+        p_family[index] = _family_p(family, found.z, spec, matters)
     p = smallest_p(p_family)
     best = np.argmin(np.where(np.isfinite(p_family), p_family, np.inf), axis=0)
     candidate = np.zeros(shape, dtype=bool)
     for minute in range(shape[0]):
         candidate[minute] = benjamini_hochberg(p[minute], q)
-    effect = largest_effect(found, spec, decision.min_z)
-    near = largest_effect(found, spec, decision.min_z / 2)
     level = np.zeros(shape, dtype=np.int8)
     with np.errstate(invalid="ignore"):
-        level[(near >= decision.hold_effect) & (p <= decision.hold_p)] = HOLD
+        level[matters & (p <= decision.hold_p)] = HOLD
         level[candidate & (effect >= decision.weak_effect)] = WEAK
         if strong:
             level[candidate & (effect >= decision.strong_effect)] = STRONG
     return Window(found, p, best, effect, candidate, level)
 
 
-def _family_p(family: Family, z: Mapping[str, FloatArray], spec: DetectorSpec) -> FloatArray:
-    members = [name for name in (*family.features, *family.paging) if name in z]
+def _family_p(
+    family: Family, z: Mapping[str, FloatArray], spec: DetectorSpec, matters: BoolArray
+) -> FloatArray:
+    """p-values of one family: all methods where it matters, the guards where z is unusual, and
+    1 where nothing is."""
+    members = [name for name in dict.fromkeys((*family.features, *family.paging)) if name in z]
     shape = next(iter(z.values())).shape
     out = np.full(shape, np.nan)
     if not members:
         return out
-    with np.errstate(invalid="ignore"):
-        stacked = np.abs(np.stack([z[name] for name in dict.fromkeys(members)]))
-        known = np.isfinite(stacked)
-        stacked = np.where(known, stacked, 0.0)
-        some = known.any(axis=0)
-        rms = np.sqrt((stacked**2).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
-        odd = some & ((stacked.max(axis=0) >= ORDINARY_Z) | (rms >= ORDINARY_RMS))
+    stacked = np.abs(np.stack([z[name] for name in members]))
+    known = np.isfinite(stacked)
+    stacked = np.where(known, stacked, 0.0)
+    some = known.any(axis=0)
+    rms = np.sqrt((stacked**2).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
+    odd = some & ((stacked.max(axis=0) >= ORDINARY_Z) | (rms >= ORDINARY_RMS))
     out[some] = 1.0
-    if odd.any():
-        rows = {name: z[name][odd] for name in dict.fromkeys(members)}
-        out[odd] = family.p_values(rows, spec)
+    for rows, methods in ((odd & ~matters, GUARDS), (odd & matters, METHODS)):
+        if rows.any():
+            out[rows] = family.p_values({name: z[name][rows] for name in members}, spec, methods)
     return out
 
 

@@ -7,15 +7,17 @@ T2+Q sees broken correlations, max z sees single features; both are always compu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.ensemble import IsolationForest
 
 from pipeline.detection.conformal import Calibration, FloatArray, smallest_p
 from pipeline.detection.spec import DetectorSpec, Feature, Forest
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import IsolationForest
 
 # z beyond this is only "very far": forests cast to float32, and sums must not overflow.
 CLIP = 50.0
@@ -96,6 +98,24 @@ class Pca:
         return t2 / self.t2_unit + q / self.q_unit
 
 
+class LazyForest:
+    """A forest that is read from its bytes when it is first needed.
+
+    Most minutes hold nothing that a forest has to look at; then scikit-learn is not even
+    imported.
+    """
+
+    def __init__(self, load: Callable[[], IsolationForest]) -> None:
+        self._load = load
+        self._forest: IsolationForest | None = None
+
+    def get(self) -> IsolationForest:
+        """The forest."""
+        if self._forest is None:
+            self._forest = self._load()
+        return self._forest
+
+
 @dataclass
 class Family:
     """What is learnt of one family over one window length.
@@ -110,7 +130,7 @@ class Family:
     name: str
     features: tuple[str, ...]
     paging: tuple[str, ...]
-    forest: IsolationForest | None
+    forest: LazyForest | None
     pca: Pca | None
     calibration: dict[str, Calibration]
 
@@ -135,14 +155,16 @@ class Family:
             rows = np.clip(stacked[whole], -CLIP, CLIP)
             if len(rows):
                 if self.forest is not None and "forest" in methods:
-                    out["forest"][whole] = forest_scores(self.forest, rows)
+                    out["forest"][whole] = forest_scores(self.forest.get(), rows)
                 if self.pca is not None and "pca" in methods:
                     out["pca"][whole] = self.pca.score(rows)
         return out
 
-    def p_values(self, z: Mapping[str, FloatArray], spec: DetectorSpec) -> FloatArray:
+    def p_values(
+        self, z: Mapping[str, FloatArray], spec: DetectorSpec, methods: Sequence[str] = METHODS
+    ) -> FloatArray:
         """One conformal p-value of the family: the smallest of its methods, corrected."""
-        scores = self.scores(z, spec, methods=[m for m in METHODS if m in self.calibration])
+        scores = self.scores(z, spec, methods=[m for m in methods if m in self.calibration])
         if not scores:
             return np.full(next(iter(z.values())).shape, np.nan)
         return smallest_p(
@@ -180,8 +202,8 @@ def fit_family(
         if len(rows) > spec.forest.max_rows:
             rows = rows[rng.choice(len(rows), spec.forest.max_rows, replace=False)]
         if len(rows) >= 100:
-            forest, kept = _trimmed_forest(rows, spec.forest, seed)
-            pca = Pca.fit(kept)
+            fitted, kept = _trimmed_forest(rows, spec.forest, seed)
+            forest, pca = LazyForest(lambda: fitted), Pca.fit(kept)
     family = Family(name, features, paging, forest, pca, {})
     held_out = {key: np.where(reference, values, np.nan) for key, values in z.items()}
     for method, score in family.scores(held_out, spec).items():
@@ -207,6 +229,8 @@ def _trimmed_forest(
 
 
 def _forest(rows: FloatArray, settings: Forest, seed: int) -> IsolationForest:
+    from sklearn.ensemble import IsolationForest
+
     forest = IsolationForest(
         n_estimators=settings.trees, max_samples=min(settings.max_samples, len(rows)),
         contamination="auto", random_state=seed,
@@ -227,7 +251,7 @@ def family_json(family: Family) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def family_from_json(raw: Mapping[str, Any], forest: IsolationForest | None) -> Family:
+def family_from_json(raw: Mapping[str, Any], forest: LazyForest | None) -> Family:
     """The reverse of :func:`family_json`."""
     pca = raw["pca"]
     return Family(

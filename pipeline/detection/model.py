@@ -13,14 +13,14 @@ import zipfile
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version as library_version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import skops.io
-from sklearn.ensemble import IsolationForest
-
-from pipeline.detection.families import Family, family_from_json, family_json
+from pipeline.detection.families import Family, LazyForest, family_from_json, family_json
 from pipeline.detection.residuals import Baseline
 from pipeline.errors import RackpulseError
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import IsolationForest
 
 FORMAT = 1
 ALLOWED_TYPES = ("sklearn.tree._tree.Tree",)
@@ -40,6 +40,7 @@ class Model:
         q: false-discovery rate over the fleet and window.
         metrics: what training measured.
         data_digest: hash of the training feature rows.
+        minutes: hash of each training minute: evaluation refuses minutes that were learnt.
     """
 
     detector: str
@@ -54,6 +55,7 @@ class Model:
     q: float
     metrics: dict[str, Any] = field(default_factory=dict)
     data_digest: str = ""
+    minutes: list[str] = field(default_factory=list)
 
 
 def dump(model: Model) -> bytes:
@@ -67,15 +69,19 @@ def dump(model: Model) -> bytes:
         "short": [family_json(family) for family in model.short],
         "long": [family_json(family) for family in model.long],
         "q": model.q, "metrics": model.metrics, "data_digest": model.data_digest,
+        "minutes": model.minutes,
         "libraries": libraries(),
     }  # fmt: skip
+    import skops.io
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         _put(archive, "model.json", json.dumps(raw).encode())
         for window, families in (("short", model.short), ("long", model.long)):
             for family in families:
                 if family.forest is not None:
-                    _put(archive, f"{window}/{family.name}.skops", skops.io.dumps(family.forest))
+                    body = skops.io.dumps(family.forest.get())
+                    _put(archive, f"{window}/{family.name}.skops", body)
     return buffer.getvalue()
 
 
@@ -96,9 +102,10 @@ def digest(body: bytes) -> str:
 def load(body: bytes, sha256: str) -> Model:
     """The model from its bytes.
 
+    Forests are read when they are first needed, and their types are checked then.
+
     Raises:
-        RackpulseError: the hash differs, the format is of another version, or a forest holds
-            a type that is not allowed.
+        RackpulseError: the hash differs, or the format is of another version.
     """
     if digest(body) != sha256:
         raise RackpulseError(
@@ -110,9 +117,12 @@ def load(body: bytes, sha256: str) -> Model:
             raise RackpulseError(f"A stored model has format {raw.get('format')}: train again")
         names = set(archive.namelist())
 
-        def forest(window: str, name: str) -> IsolationForest | None:
+        def forest(window: str, name: str) -> LazyForest | None:
             file = f"{window}/{name}.skops"
-            return _forest(archive.read(file)) if file in names else None
+            if file not in names:
+                return None
+            part = archive.read(file)
+            return LazyForest(lambda: _forest(part))
 
         short = [family_from_json(f, forest("short", f["name"])) for f in raw["short"]]
         long = [family_from_json(f, forest("long", f["name"])) for f in raw["long"]]
@@ -120,11 +130,14 @@ def load(body: bytes, sha256: str) -> Model:
         raw["detector"], raw["version"], raw["spec_digest"], raw["contract_digest"],
         datetime.fromisoformat(raw["trained_from"]), datetime.fromisoformat(raw["trained_until"]),
         {name: Baseline(**base) for name, base in raw["baselines"].items()},
-        short, long, raw["q"], raw["metrics"], raw["data_digest"],
+        short, long, raw["q"], raw["metrics"], raw["data_digest"], raw["minutes"],
     )  # fmt: skip
 
 
 def _forest(body: bytes) -> IsolationForest:
+    import skops.io
+    from sklearn.ensemble import IsolationForest
+
     unknown = set(skops.io.get_untrusted_types(data=body)) - set(ALLOWED_TYPES)
     if unknown:
         raise RackpulseError(f"A stored model holds types that are not allowed: {sorted(unknown)}")

@@ -129,12 +129,24 @@ def rolling_median(values: FloatArray, minutes: int) -> FloatArray:
     out = np.full(values.shape, np.nan)
     if len(values) < minutes:
         return out
-    windows = np.lib.stride_tricks.sliding_window_view(values, minutes, axis=0)
-    enough = np.isfinite(windows).sum(axis=-1) * 2 > minutes
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN windows are NaN, as wanted
-        medians = np.nanmedian(windows, axis=-1)
-    out[minutes - 1 :] = np.where(enough, medians, np.nan)
+    known = np.isfinite(values)
+    if not known.any():
+        return out
+    if bool((values[known] == values[known][0]).all()):
+        sorted_windows = None  # the same everywhere: its median needs no sorting
+    else:
+        windows = np.lib.stride_tricks.sliding_window_view(values, minutes, axis=0)
+        sorted_windows = np.sort(windows, axis=-1)  # NaN go last
+    count = np.lib.stride_tricks.sliding_window_view(known, minutes, axis=0).sum(axis=-1)
+    enough = count * 2 > minutes
+    if sorted_windows is None:
+        out[minutes - 1 :] = np.where(enough, values[known][0], np.nan)
+        return out
+    low = np.take_along_axis(sorted_windows, np.maximum((count - 1) // 2, 0)[..., None], axis=-1)
+    high = np.take_along_axis(
+        sorted_windows, np.minimum(count // 2, minutes - 1)[..., None], axis=-1
+    )
+    out[minutes - 1 :] = np.where(enough, ((low + high) / 2)[..., 0], np.nan)
     return out
 
 

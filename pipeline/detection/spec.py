@@ -84,9 +84,9 @@ class Forest(_Model):
     """Settings of the isolation forests."""
 
     trees: int = Field(default=100, ge=10)
-    max_samples: int = Field(default=1024, ge=64)
+    max_samples: int = Field(default=256, ge=64)
     trim: float = Field(default=0.03, ge=0, lt=0.5)
-    max_rows: int = Field(default=150_000, ge=1000)
+    max_rows: int = Field(default=60_000, ge=1000)
 
 
 class KofN(_Model):
@@ -163,7 +163,7 @@ class Rule(_Model):
     when: str
     k: int = Field(default=1, ge=1)
     n: int = Field(default=1, ge=1)
-    cause: str
+    cause: str = ""
     severity: Severity = "critical"
     page: bool = True
     effect: float = 3.0
@@ -200,7 +200,15 @@ class Cause(_Model):
 
 
 class DetectorSpec(_Model):
-    """One detector."""
+    """One detector.
+
+    Attributes:
+        entity_kind, noun: what it judges, as a word for tables and one for people.
+        streams: tables that ``features.sql`` reads, the main one first.
+        location: columns that say where an entity stands.
+        given: columns beside the features that features may follow.
+        static: fixed thresholds of today's practice: evaluation's baseline, nothing else.
+    """
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     title: str
@@ -216,6 +224,7 @@ class DetectorSpec(_Model):
     forest: Forest = Forest()
     decision: Decision = Decision()
     rule: tuple[Rule, ...] = ()
+    static: tuple[Rule, ...] = ()
     cause: tuple[Cause, ...] = ()
     sql: str = ""
     digest: str = ""
@@ -303,7 +312,7 @@ def load_spec(folder: Path) -> DetectorSpec:
         raise ConfigError(f"{path}: {where}: {first['msg']}") from exc
     if spec.id != folder.name:
         raise ConfigError(f"{path}: id {spec.id} must be the folder's name, {folder.name}")
-    for rule in spec.rule:
+    for rule in (*spec.rule, *spec.static):
         _ = rule.parsed
     return spec
 

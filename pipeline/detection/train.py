@@ -12,7 +12,12 @@ import numpy as np
 
 from pipeline.detection import registry
 from pipeline.detection.conformal import BoolArray
-from pipeline.detection.engine import judge_frame, largest_effect, long_residuals
+from pipeline.detection.engine import (
+    Judged,
+    judge_residuals,
+    largest_effect,
+    long_residuals,
+)
 from pipeline.detection.families import fit_family
 from pipeline.detection.frame import MINUTE, Frame, read_frame, whole_minute
 from pipeline.detection.gate import inspect, ruled_out
@@ -172,9 +177,8 @@ def fit_model(
     structure = inspect(frame, spec)
     use = structure.fit & ~excluded & ~ruled_out(frame, spec)
     peers = find_peers(frame, spec, structure.fit)
-    minutes = frame.shape[0]
     learn = np.zeros(frame.shape, dtype=bool)
-    learn[: int(minutes * LEARN_SHARE)] = True
+    learn[: int(frame.shape[0] * LEARN_SHARE)] = True
     baselines = fit_baselines(frame, spec, peers, use & learn, frozen)
     found = residuals(frame, spec, peers, baselines, structure.fit)
     lasting = long_residuals(found, spec, peers, baselines)
@@ -187,13 +191,15 @@ def fit_model(
     long = [
         fit_family(name, spec, lasting.z, use & learn, use & ~learn, SEED) for name in spec.families
     ]
-    version, data = _version(frame, spec)
+    minutes = minute_hashes(frame)
+    version, data = _version(frame, spec, minutes)
     model = Model(
         spec.id, version, spec.digest, contract_digest,
         frame.ends[0] - MINUTE, frame.ends[-1], baselines, short, long, rate(spec),
-        data_digest=data,
+        data_digest=data, minutes=[text for text in minutes if text],
     )  # fmt: skip
-    model.metrics = _metrics(frame, spec, model, use, suspect, ~learn)
+    judged = judge_residuals(frame, spec, structure, peers, found, lasting, short, long, model.q)
+    model.metrics = _metrics(judged, spec, use, suspect, ~learn)
     return model
 
 
@@ -220,23 +226,33 @@ def _lasting(beyond: BoolArray) -> BoolArray:
     return out
 
 
-def _version(frame: Frame, spec: DetectorSpec) -> tuple[str, str]:
+def minute_hashes(frame: Frame) -> list[str]:
+    """Hash of the feature rows of each minute; empty for a minute without rows."""
+    entities = "\0".join(frame.entities).encode()
+    found = []
+    for minute in range(frame.shape[0]):
+        if not (frame.samples[minute] > 0).any():
+            found.append("")
+            continue
+        hashed = hashlib.sha256(entities)
+        for name in sorted(frame.values):
+            hashed.update(name.encode())
+            hashed.update(np.ascontiguousarray(frame.values[name][minute]).tobytes())
+        found.append(hashed.hexdigest()[:12])
+    return found
+
+
+def _version(frame: Frame, spec: DetectorSpec, minutes: Sequence[str]) -> tuple[str, str]:
     """A version that follows from the data and the specification, and the data's hash."""
-    hashed = hashlib.sha256()
-    for name in sorted(frame.values):
-        hashed.update(name.encode())
-        hashed.update(np.ascontiguousarray(frame.values[name]).tobytes())
-    hashed.update("\0".join(frame.entities).encode())
-    data = hashed.hexdigest()
+    data = hashlib.sha256(" ".join(minutes).encode()).hexdigest()
     version = hashlib.sha256(f"{data} {spec.digest}".encode()).hexdigest()[:8]
     return f"{frame.ends[-1]:%Y%m%dT%H%M}-{version}", data
 
 
 def _metrics(
-    frame: Frame, spec: DetectorSpec, model: Model, use: BoolArray, suspect: BoolArray,
-    held_out: BoolArray,
-) -> dict[str, Any]:  # fmt: skip
-    judged = judge_frame(frame, spec, model.baselines, model.short, model.long, model.q)
+    judged: Judged, spec: DetectorSpec, use: BoolArray, suspect: BoolArray, held_out: BoolArray
+) -> dict[str, Any]:
+    frame = judged.frame
     later = np.flatnonzero(held_out[:, 0]) if frame.entities else np.array([], dtype=int)
     pages = 0
     raised = np.zeros(len(frame.entities), dtype=bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pipeline.detection.frame import MINUTE, whole_minute
 from pipeline.detection.spec import DetectorSpec, load_specs
 from pipeline.incidents import table
 from pipeline.incidents.cases import Case, make_cases
-from pipeline.incidents.silences import silences, unsilenced
+from pipeline.incidents.silences import Silence, silences, unsilenced
 from pipeline.incidents.table import Transition
 
 if TYPE_CHECKING:
@@ -52,27 +53,42 @@ def step(
         return table.stored(client, cluster, window_end)
     specs = specs or load_specs()
     scored = scored_detectors(client, cluster, window_end)
-    findings = [f for f in read_findings(client, cluster, window_end) if f.detector in scored]
-    open_now = table.newest(client, cluster, window_end)
-    quiet = silences(client, since=window_end)
+    earlier = read_findings(client, cluster, window_end - MINUTE)
+    made = advance(
+        [f for f in read_findings(client, cluster, window_end) if f.detector in scored],
+        table.newest(client, cluster, window_end),
+        {(f.detector, f.entity_id): f.cause for f in earlier},
+        specs, cluster, window_end, scored, silences(client, since=window_end),
+        lambda incident: is_over(client, incident, window_end),
+    )  # fmt: skip
+    table.insert(client, made)
+    return made
+
+
+def advance(
+    findings: list[Finding], open_now: list[Transition], before: dict[tuple[str, str], str],
+    specs: dict[str, DetectorSpec], cluster: str, window_end: datetime, scored: set[str],
+    quiet: list[Silence], over: Callable[[Transition], bool],
+) -> list[Transition]:  # fmt: skip
+    """What the findings of one window do to the open incidents: no table is touched.
+
+    Args:
+        before: cause that each entity's finding had one window earlier.
+        scored: detectors that were scored; incidents of others stay as they are.
+        over: whether an incident without findings has ended, rather than gone unseen.
+    """
     cases = make_cases(unsilenced(findings, quiet, window_end), specs)
-    before = {
-        (f.detector, f.entity_id): f.cause
-        for f in read_findings(client, cluster, window_end - MINUTE)
-    }
-    made = decide(cases, open_now, cluster, window_end, before)
-    held = {incident.incident_id for incident, _ in match(cases, open_now) if incident}
-    silenced = {f.entity_id for f in findings} - {
-        f.entity_id for case in cases for f in case.members
-    }
+    pairs = match(cases, open_now)
+    made = decide(pairs, cluster, window_end, before)
+    held = {incident.incident_id for incident, _ in pairs if incident is not None}
+    heard = {member.entity_id for case in cases for member in case.members}
+    silenced = {finding.entity_id for finding in findings} - heard
     for incident in open_now:
         if incident.detector not in scored or incident.incident_id in held:
             continue
-        if incident.ids & silenced:
-            continue
-        if is_over(client, incident, window_end):
+        # Under a silence it neither goes on nor ends.
+        if not incident.ids & silenced and over(incident):
             made.append(resolved(incident, window_end))
-    table.insert(client, made)
     return made
 
 
@@ -122,17 +138,13 @@ def _above(case: Case, incident: Transition) -> bool:
 
 
 def decide(
-    cases: list[Case], open_now: list[Transition], cluster: str, window_end: datetime,
+    pairs: list[tuple[Transition | None, Case]], cluster: str, window_end: datetime,
     before: dict[tuple[str, str], str],
 ) -> list[Transition]:  # fmt: skip
-    """What opens and what changes.
-
-    Args:
-        before: cause that each entity's finding had one window earlier.
-    """
+    """What opens and what changes."""
     made: list[Transition] = []
     changed: set[str] = set()
-    for incident, case in match(cases, open_now):
+    for incident, case in pairs:
         if incident is None:
             if case.raises:
                 made.append(opened(case, cluster, window_end))

@@ -1,0 +1,139 @@
+"""``rackpulse incidents``: list and show incidents, silence and unsilence."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from datetime import datetime, timedelta
+
+import click
+
+from pipeline.clock import SystemClock
+from pipeline.errors import RackpulseError
+from pipeline.settings import load_settings
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def duration(text: str) -> timedelta:
+    """Read ``90m``, ``2h`` or ``1d``.
+
+    Raises:
+        RackpulseError: it is not of that form.
+    """
+    found = re.fullmatch(r"(\d+)([mhd])", text)
+    if not found or int(found[1]) == 0:
+        raise RackpulseError(f'"{text}" is no duration: write 90m, 2h or 1d')
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+@click.group()
+def incidents() -> None:
+    """Incidents and silences."""
+
+
+@incidents.command("list")
+@click.option("--all", "everything", is_flag=True, help="Resolved ones too, newest 100.")
+@click.option("--silences", "quiet", is_flag=True, help="Silences in place of incidents.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+def list_incidents(everything: bool, quiet: bool, as_json: bool) -> None:
+    """List open incidents."""
+    from pipeline.incidents.views import incident_rows
+    from pipeline.store.client import connect
+
+    settings = load_settings()
+    client = connect(settings)
+    if quiet:
+        _list_silences(as_json)
+        return
+    rows = incident_rows(client, settings.cluster, resolved=everything)
+    if as_json:
+        click.echo(json.dumps(rows, default=_text, indent=1))
+        return
+    if not rows:
+        click.echo("no incident" if everything else "no open incident")
+    for row in rows:
+        until = f" to {row['resolved_at']:%H:%M}" if row["resolved_at"] else ""
+        click.echo(
+            f"{row['id']}  {row['state']:8} {row['severity']:8} {row['opened_at']:%Y-%m-%d %H:%M}"
+            f"{until}  {row['cause']}  {row['summary']}"
+        )
+
+
+@incidents.command()
+@click.argument("incident_id")
+def show(incident_id: str) -> None:
+    """Show one incident whole, with its history, as JSON."""
+    from pipeline.incidents.views import incident_history
+    from pipeline.store.client import connect
+
+    rows = incident_history(connect(load_settings()), incident_id)
+    if not rows:
+        raise RackpulseError(f"No incident {incident_id}: see  rackpulse incidents list --all")
+    newest = rows[-1]
+    newest["history"] = [
+        {key: row[key] for key in ("transition", "window_end", "at", "cause", "severity")}
+        for row in rows
+    ]
+    click.echo(json.dumps(newest, default=_text, indent=1))
+
+
+@incidents.command()
+@click.argument("scope")
+@click.argument("entity", required=False, default="")
+@click.option("--for", "length", default="2h", show_default=True, help="Such as 90m, 2h, 1d.")
+@click.option("--detector", "-d", default="", help="Only this detector.")
+@click.option("--reason", required=True)
+def silence(scope: str, entity: str, length: str, detector: str, reason: str) -> None:
+    """Let nothing open for SCOPE ENTITY: gpu, rack, ib_port, cdu, ib_switch, host, job; or all.
+
+    Example: rackpulse incidents silence rack rack-03 --for 2h --reason "pump swap"
+    """
+    from pipeline.incidents import silence as put
+    from pipeline.store.client import connect
+
+    if scope != "all" and not entity:
+        raise RackpulseError(f"Name the {scope} to silence")
+    settings = load_settings()
+    now = SystemClock().now()
+    found = put(
+        connect(settings), settings.cluster, scope, entity, starts_at=now,
+        ends_at=now + duration(length), reason=reason, by=getpass.getuser(), detector=detector,
+    )  # fmt: skip
+    click.echo(f"{found}: {scope} {entity} is silent until {now + duration(length):%H:%M} UTC")
+
+
+@incidents.command()
+@click.argument("silence_id")
+def unsilence(silence_id: str) -> None:
+    """End a silence now."""
+    from pipeline.incidents import unsilence as lift
+    from pipeline.store.client import connect
+
+    old = lift(connect(load_settings()), silence_id, by=getpass.getuser())
+    click.echo(f"{silence_id}: {old.scope} {old.entity_id} is no longer silent")
+
+
+def _list_silences(as_json: bool) -> None:
+    from pipeline.incidents import silences
+    from pipeline.store.client import connect
+
+    now = SystemClock().now()
+    found = silences(connect(load_settings()), since=now)
+    if as_json:
+        click.echo(json.dumps([vars(item) for item in found], default=_text, indent=1))
+        return
+    if not found:
+        click.echo("no silence")
+    for item in found:
+        what = f" for {item.detector}" if item.detector else ""
+        click.echo(
+            f"{item.silence_id}  {item.scope} {item.entity_id}{what}"
+            f"  {item.starts_at:%m-%d %H:%M} to {item.ends_at:%m-%d %H:%M} UTC"
+            f"  {item.reason} ({item.by})"
+        )
+
+
+def _text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
