@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "perfquery": f"{_READERS}.perfquery",
     "ibstat": f"{_READERS}.ibstat",
     "ibswinfo": f"{_READERS}.ibswinfo",
+    "sharp": f"{_READERS}.sharp",
     "redfish": f"{_READERS}.redfish",
     "kmsg": f"{_READERS}.kmsg",
     "bms": f"{_READERS}.bms",

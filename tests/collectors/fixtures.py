@@ -153,6 +153,9 @@ OPENMETRICS = (
     'h_bucket{le="1"} 1\nh_bucket{le="+Inf"} 2\nh_count 2\nh_sum 3\n# EOF\n'
 )
 
+SHARP = "# TYPE active_jobs gauge\nactive_jobs 3\nagg_nodes_in_invalid_state 1\n"
+SHARP_CSV = "metadata_timestamp,active_jobs,active_sat_jobs\n1767268800,3,1\n"
+
 SEEDS: list[tuple[str, bytes]] = [
     ("dcgm", DCGM.encode()),
     ("dcgm", OPENMETRICS.encode()),
@@ -166,6 +169,8 @@ SEEDS: list[tuple[str, bytes]] = [
     ("ufm", UFM.encode()),
     ("ufm", UFM_CSV.encode()),
     ("nvml", NVML.encode()),
+    ("sharp", SHARP.encode()),
+    ("sharp", SHARP_CSV.encode()),
     ("ib_sysfs", sysfs_tar()),
     ("ib_sysfs", SYSFS_GREP.encode()),
     ("ib_sysfs", SYSFS_DUMP.encode()),

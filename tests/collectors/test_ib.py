@@ -326,3 +326,25 @@ def test_nmxt_labels_that_change_do_not_make_a_new_port() -> None:
     link = only(reading, "nvlink")
     assert (link["link_downs"], link["symbol_errors"], link.get("down_blame")) == (2, 3, None)
     assert reading.rejected == {("bad_label", "port"): 1}
+
+
+# -- SHARP
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "# TYPE active_jobs gauge\nactive_jobs 3\nactive_sat_jobs{x='y'} 1\n".replace("'", '"')
+        + "agg_nodes_in_invalid_state 2\n",
+        "metadata_timestamp,active_jobs,active_sat_jobs,agg_nodes_in_invalid_state\n1,3,1,2\n",
+        json.dumps({"active_jobs": 3, "active_sat_jobs": 1, "agg_nodes_in_invalid_state": 2}),
+    ],
+    ids=["prometheus", "csv", "json"],
+)
+def test_the_aggregation_manager(body: str) -> None:
+    part = only(read("sharp", body, target="ufm-1"), "component")
+    assert (part["manager_id"], part["component_id"], part["entity_type"]) == (
+        "ufm-1", "sharp_am", "sharp_am",
+    )  # fmt: skip
+    assert part["sharp_active_jobs"] == 3
+    assert (part["sharp_active_sat_jobs"], part["sharp_invalid_nodes"]) == (1, 2)
