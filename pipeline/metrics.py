@@ -70,6 +70,7 @@ WRITER_DEAD_LETTERS = CounterDef(
 WRITER_BAD_RATIO = GaugeDef(
     "rackpulse_writer_dead_letter_ratio",
     "Share of the latest messages that were set aside; the writer stops above its limit",
+    ("stream",),
 )
 WRITER_GAPS = CounterDef(
     "rackpulse_writer_gaps_total",

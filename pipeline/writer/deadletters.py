@@ -16,7 +16,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from pipeline.bus.endpoint import producer_options
+from pipeline.bus.endpoint import end_producer, producer_options
 from pipeline.bus.topics import DEAD_LETTERS
 from pipeline.errors import RackpulseError, SlowDownError
 from pipeline.settings import Settings
@@ -179,7 +179,7 @@ class DeadLetters:
         """Let the connection go."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.close(timeout=2)
+            end_producer(producer)
 
 
 class Limit:

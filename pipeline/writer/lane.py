@@ -240,6 +240,8 @@ class Lane:
                 self._open[partition] = _Open(generation, owned, settled, settled[0], now)
                 self._shared.events.put(Opened(self.stream.name, generation, owned))
             left = bool(self._wanted)
+        # Another writer may have stored higher numbers of the same collectors meanwhile.
+        self._sequences.forget()
         self._metrics.counter(m.WRITER_TAKEOVERS, self.stream.name).inc(len(opened))
         if left and len(opened) < len(wanted):
             # Another writer took it in the same moment: do not fight.

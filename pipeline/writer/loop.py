@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import resource
 import threading
@@ -13,7 +14,6 @@ from typing import Any
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import (
-    CorruptRecordError,
     FencedInstanceIdError,
     KafkaError,
     LogTruncationError,
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _POLL_MS = 100
 _POLL_RECORDS = 100
 _GAUGES_EVERY_S = 1.0
-_MIB = 1024 * 1024
+_TROUBLE_S = 10.0  # for so long an error that did not come again is shown
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Partition:
         held: paused because too much waits for the store.
     """
 
-    generation: int = 1
+    generation: int
     phase: str = "waiting"
     label: str = ""
     next: int = 0
@@ -92,7 +92,12 @@ class Writer:
         names = shared.options.streams or tuple(shared.contracts)
         self._lanes = {name: Lane(shared.contracts[name], shared) for name in names}
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._limit = Limit(shared.options.bad_ratio, shared.options.bad_in_a_row)
+        self._limits = {
+            name: Limit(shared.options.bad_ratio, shared.options.bad_in_a_row) for name in names
+        }
+        # Never used again, also when a partition goes and comes back.
+        self._generations = itertools.count(1)
+        self._trouble: tuple[str, float] | None = None
         self._ever_assigned = False
         self._gauges_at = 0.0
         self._rows_per_message: dict[str, float] = {}
@@ -174,8 +179,7 @@ class Writer:
             # table has said where to go on.
             self._consumer.seek(tp, 0)
             self._consumer.pause(tp)
-            before = self._partitions.get(tp)
-            self._partitions[tp] = _Partition(before.generation + 1 if before else 1)
+            self._partitions[tp] = _Partition(next(self._generations))
             self._want(tp, truncated=False, diverges_at=None)
 
     def taken_away(self, partitions: Iterable[TopicPartition]) -> None:
@@ -184,7 +188,7 @@ class Writer:
             state = self._partitions.get(tp)
             if state is None:
                 continue
-            state.generation += 1
+            state.generation = next(self._generations)
             state.phase = "waiting"
             self._lanes[tp.topic].drop([tp.partition])
 
@@ -198,7 +202,7 @@ class Writer:
     ) -> None:
         """Read nothing more of it until it was taken over again."""
         state = self._partitions[tp]
-        state.generation += 1
+        state.generation = next(self._generations)
         state.phase = "waiting"
         self._consumer.pause(tp)
         self._lanes[tp.topic].drop([tp.partition])
@@ -221,12 +225,15 @@ class Writer:
                 self._reopen(tp)
 
     def _kafka_error(self, exc: Exception) -> None:
-        if isinstance(exc, CorruptRecordError):
-            # The broker's copy is damaged; another leader's may not be.
-            self._health.not_ready(f"damaged messages: {exc}")
-        retriable = isinstance(exc, OSError) or getattr(exc, "retriable", False)
-        level = logging.INFO if retriable else logging.WARNING
-        log.log(level, "kafka: %s: %s", type(exc).__name__, exc)
+        text = f"{type(exc).__name__}: {exc}"
+        if isinstance(exc, OSError) or getattr(exc, "retriable", False):
+            log.info("kafka: %s", text)
+        else:
+            # Such as a damaged message, or one that is compressed in an unknown way: the
+            # partition stands still, and nothing is skipped.
+            if self._trouble is None:
+                log.error("kafka: %s", text)
+            self._trouble = (text, self._clock.monotonic())
         self._clock.wait(0.2)
 
     # ------------------------------------------------------------ what was read
@@ -292,11 +299,11 @@ class Writer:
         return taken, size
 
     def _check_limit(self, topic: str, bad: bool) -> None:
-        why = self._limit.note(bad)
-        self._metrics.gauge(m.WRITER_BAD_RATIO).set(self._limit.ratio)
+        limit = self._limits[topic]
+        why = limit.note(bad)
         if why:
             raise RackpulseError(
-                f"The writer stops: {why} (the last one from topic {topic}). Look at them with"
+                f"The writer stops: {why} of topic {topic}. Look at them with"
                 "  rackpulse dead-letters list ; mend what sends them, and start the writer again"
             )
 
@@ -416,6 +423,8 @@ class Writer:
             lag = max(0, end - state.stored) if end is not None and state.phase != "waiting" else 0
             lag_messages[tp.topic] += lag
             self._metrics.gauge(m.WRITER_LAG_MESSAGES, tp.topic, str(tp.partition)).set(lag)
+        for name, limit in self._limits.items():
+            self._metrics.gauge(m.WRITER_BAD_RATIO, name).set(limit.ratio)
         for (name, phase), count in counts.items():
             self._metrics.gauge(m.WRITER_PARTITIONS, name, phase).set(count)
         wall = self._clock.now()
@@ -437,7 +446,11 @@ class Writer:
         stopped = {f"{tp.topic}/{tp.partition}": s.why for tp, s in self._partitions.items()
                    if s.phase == "stopped"}  # fmt: skip
         waiting = sum(state.phase == "waiting" for state in self._partitions.values())
-        if stopped:
+        if self._trouble and self._clock.monotonic() - self._trouble[1] > _TROUBLE_S:
+            self._trouble = None
+        if self._trouble:
+            self._health.not_ready(f"Kafka: {self._trouble[0]}")
+        elif stopped:
             name, why = next(iter(stopped.items()))
             self._health.not_ready(f"{len(stopped)} partitions wait; {name}: {why}")
         elif not self._ever_assigned:

@@ -9,7 +9,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from pipeline.bus.consumer import make_consumer, read_log_ends
-from pipeline.bus.endpoint import ask_admin, producer_options
+from pipeline.bus.endpoint import ask_admin, end_producer, producer_options
 from pipeline.bus.topics import DEAD_LETTERS
 from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
@@ -122,7 +122,7 @@ def replay(
         raise RackpulseError(f"Kafka did not take the letter back: {exc}") from exc
     finally:
         if producer is not None:
-            producer.close(timeout=5)
+            end_producer(producer)
     return sent
 
 

@@ -56,20 +56,22 @@ class Takeover:
         partitions = sorted(p for p in wanted if p < now.partitions)
         if not partitions:
             raise SlowDownError("partition_missing", 1.0)
-        ends = self._topics.ends(self._stream)
         stands = self._ownership.stands(self._stream, now.topic_id, partitions)
         self._recreated([p for p, stand in stands.items() if not stand.epoch], now.topic_id)
         owned = self._ownership.take_over(self._stream, now.topic_id, partitions)
+        # Only now: what the owner before stored in the meantime lies before these ends.
+        ends = self._topics.ends(self._stream)
         opened = {}
         for partition, each in owned.items():
+            if (self._stream, partition) not in ends:
+                raise SlowDownError("partition_missing", 1.0)
             begin, end = ends[self._stream, partition]
             want = wanted[partition]
             if want.truncated or each.next > end:
                 opened[partition] = self._truncated(each, want, begin, end)
-            elif each.next < begin:
-                opened[partition] = self._overtaken(each, begin)
-            else:
-                opened[partition] = each
+                continue
+            self._looked_short.discard((each.topic_id, partition))
+            opened[partition] = self._overtaken(each, begin) if each.next < begin else each
         return opened
 
     def _recreated(self, partitions: list[int], topic_id: str) -> None:

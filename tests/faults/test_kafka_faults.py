@@ -90,14 +90,18 @@ def test_topic_created_again(scene: Scene) -> None:
 
 
 def test_partitions_added(scene: Scene) -> None:
-    with Load(scene, ["gpu"], per_s=40), scene.writer():
-        wait_for_more(scene)
-        ask_admin(scene.settings, lambda admin: admin.create_partitions({"gpu": 5}))
-        wait_until(
-            lambda: len({p for p, _ in stored(scene.settings, "gpu")}) > 2, "new partitions", 60
-        )
     with scene.writer():
+        with Load(scene, ["gpu"], per_s=40):
+            wait_for_more(scene)
+            ask_admin(scene.settings, lambda admin: admin.create_partitions({"gpu": 5}))
+        for partition in (2, 3, 4):
+            scene.produce("gpu", 5, partition=partition)
         scene.check("partitions added, keys move", 1)
+    # And while no writer is there: the member that comes back is given its old assignment.
+    ask_admin(scene.settings, lambda admin: admin.create_partitions({"gpu": 6}))
+    scene.produce("gpu", 5, partition=5)
+    with scene.writer():
+        scene.check("partitions added while the writer is away", 1)
     assert ("partitions_added", -1, -1, -1) in scene.gaps()
 
 
