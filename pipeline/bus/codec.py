@@ -404,7 +404,10 @@ def decode(
             if len(plan.layouts) < _MOST_LAYOUTS:
                 plan.layouts.add(layout)
         else:
-            batch, unknown = _known(stream, batch, header.version)
+            try:
+                batch, unknown = _known(stream, batch, header.version)
+            except pa.ArrowException as exc:
+                raise PoisonMessageError("invalid_values", str(exc)) from exc
     _check_rows(stream, batch)
     return Decoded(header, batch, unknown)
 

@@ -114,6 +114,20 @@ def producer_options(settings: Settings) -> dict[str, Any]:
     return {**client_options(settings), "batch_size": 0 if tansu else 500_000}
 
 
+def end_producer(producer: Any) -> None:
+    """End a producer at once; messages that it still holds fail.
+
+    kafka-python's ``close(timeout)`` raises while messages are unsent, and its thread then goes
+    on sending them behind our back: it is told to stop first.
+    """
+    try:
+        producer._sender.force_close()
+        producer._sender.join(10.0)
+        producer.close(timeout=0)
+    except Exception:
+        log.exception("ending a producer")
+
+
 def ask_admin(
     settings: Settings,
     ask: Callable[[Any], T],

@@ -29,7 +29,7 @@ from kafka.partitioner.default import murmur2
 
 from pipeline.bus.arrow_body import write_body
 from pipeline.bus.codec import Header, epoch_ms, split, write_header
-from pipeline.bus.endpoint import producer_options, warn_without_crc32c
+from pipeline.bus.endpoint import end_producer, producer_options, warn_without_crc32c
 from pipeline.bus.kafka_log import calm_kafka_logs
 from pipeline.bus.spool import DEFAULT_MAX_BYTES, Item, Spool
 from pipeline.bus.spool_file import Record
@@ -416,7 +416,7 @@ class Publisher:
         flight, self._flight = self._flight, None
         if flight is None:
             return
-        _end(flight.producer)
+        end_producer(flight.producer)
         while flight.answers:
             record, exc = flight.answers.popleft()
             if exc is None:
@@ -457,20 +457,6 @@ def _partitions(producer: KafkaProducer, topic: str) -> int:
             f"Kafka has no topic {topic}, or does not answer. When it runs, make the topics "
             "with  rackpulse topics create"
         ) from exc
-
-
-def _end(producer: KafkaProducer) -> None:
-    """End a producer at once, with what it holds.
-
-    kafka-python's ``close(timeout=0)`` raises while messages are unsent, and its thread goes on
-    sending them: it is told to stop first.
-    """
-    try:
-        producer._sender.force_close()
-        producer._sender.join(10.0)
-        producer.close(timeout=0)
-    except Exception:
-        log.exception("publisher: ending the producer")
 
 
 @lru_cache(maxsize=10_000)

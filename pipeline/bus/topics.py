@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import InvalidConfigurationError, KafkaError, TopicAlreadyExistsError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.bus.endpoint import ask_admin
@@ -28,7 +28,8 @@ class Topic(BaseModel):
         replication_factor: None means as many copies as there are brokers, 3 at most.
         retention_hours: how long messages are kept after they came in.
         max_message_bytes: of a batch of messages as it is stored, compressed.
-        compression: ``producer`` keeps what the producer did.
+        compression: what is not compressed like this is recompressed by the broker; ``producer``
+            keeps what the producer did.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +56,10 @@ class Topic(BaseModel):
             "message.timestamp.type": "LogAppendTime",
             "min.insync.replicas": str(max(1, copies - 1)),
         }
+
+
+# Unknown to older brokers: a batch may not unfold to more than this.
+_NEWER_CONFIGS = {"max.decompressed.message.bytes": "16000000"}
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _create(admin: Any, settings: Settings, topics: dict[str, Topic], changes: l
     }
     for name, how in missing.items():
         try:
-            admin.create_topics({name: how}, wait_for_metadata=True)
+            _create_one(admin, name, how)
         except TopicAlreadyExistsError:
             continue  # another process was faster
         changes.append(f"created {name} with {how['num_partitions']} partitions")
@@ -159,6 +164,14 @@ def _create(admin: Any, settings: Settings, topics: dict[str, Topic], changes: l
             admin.create_partitions({name: topic.partitions})
             changes.append(f"{name}: {partitions} -> {topic.partitions} partitions; keys move")
         changes += _configure(admin, topic, len(found[name]["partitions"][0]["replica_nodes"]))
+
+
+def _create_one(admin: Any, name: str, how: dict[str, Any]) -> None:
+    newer = {**how, "configs": {**how["configs"], **_NEWER_CONFIGS}}
+    try:
+        admin.create_topics({name: newer}, wait_for_metadata=True)
+    except InvalidConfigurationError:
+        admin.create_topics({name: how}, wait_for_metadata=True)
 
 
 def _configure(admin: Any, topic: Topic, copies: int) -> list[str]:
@@ -174,7 +187,7 @@ def _configure(admin: Any, topic: Topic, copies: int) -> list[str]:
     }
     differing = {
         name: value
-        for name, value in topic.configs(copies).items()
+        for name, value in {**topic.configs(copies), **_NEWER_CONFIGS}.items()
         if name in has and has[name] != value
     }
     if not differing:
