@@ -219,20 +219,16 @@ def test_analyst_may(http_analyst: Http, sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_analyst_may_not(http_analyst: Http, client: Client, secret: Path, sql: str) -> None:
+def test_analyst_may_not(http_analyst: Http, http_owner: Http, secret: Path, sql: str) -> None:
     reply = http_analyst(sql.format(file=secret))
     assert reply.status in (400, 403, 404, 500, 501), reply.text
     # Refused by us or unknown to the engine: never run and failed on the way.
     assert reply.code in (497, 164, 62, 60, 344, 46), reply.text
     assert b"1\n2" not in reply.body
     assert sorted(path.name for path in secret.parent.iterdir()) == ["secret.csv"]
-    assert (
-        client.query(
-            "SELECT name FROM system.tables WHERE database = 'telemetry' AND name IN ('x', 'y', 'closed')"
-        ).result_rows
-        == []
-    )  # noqa: E501
-    assert client.query("EXISTS TABLE telemetry.open").result_rows == [(1,)]
+    tables = set(http_owner("SHOW TABLES FROM telemetry").text.split())
+    assert "open" in tables
+    assert not tables & {"x", "y", "closed"}
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,7 @@ def test_no_database_leads_an_analyst_to_files(http_analyst: Http, secret: Path,
         ("readonly", "0", None),
         ("max_memory_usage", "0", 164),
         ("allow_introspection_functions", "1", 164),
-        ("output_format_schema", "/tmp/x", 164),
+        ("output_format_schema", "/somewhere/x", 164),
         ("format_schema", "/etc/passwd:x", 164),
         ("format_template_row", "/etc/passwd", 164),
         ("max_threads=1, readonly", "0", 115),

@@ -7,9 +7,9 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import IO, TypeVar
 from urllib.parse import parse_qsl
 
@@ -27,13 +27,15 @@ from pipeline.store.server.incoming import Incoming, Scratch
 from pipeline.store.server.policy import Policy, database, limited
 from pipeline.store.server.request import Request
 from pipeline.store.server.sessions import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Sessions
+from pipeline.store.sql_text import first_word
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MAX_STATEMENTS = 48
-# More threads than statements: opening, closing and cancelling must always get one.
-THREADS = 64
+# Statements at once, by role: analysts cannot keep the owner out.
+MAX_STATEMENTS: Mapping[Role, int] = {"owner": 40, "analyst": 16}
+# More threads than statements: opening, closing and KILL must always get one.
+THREADS = 72
 ANSWER_MEMORY = 8 << 20
 PIPE_SIZE = 1 << 20
 _FORM = "multipart/form-data"
@@ -52,7 +54,7 @@ class App:
         self._scratch = scratch
         self._policy = Policy()
         self._sessions = Sessions(engine, clock)
-        self._running = 0
+        self._running: dict[Role, int] = {"owner": 0, "analyst": 0}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="statement")
 
     def close(self) -> None:
@@ -121,7 +123,7 @@ class App:
                 if form is None and not request.read_only:
                     await self._receive(incoming, headers, request, body)
                 incoming.finish()
-                with self._counted():
+                with self._counted(role, incoming):
                     await self._run(role, request, incoming, files, answer, receive)
             finally:
                 incoming.close()
@@ -164,8 +166,23 @@ class App:
         finally:
             await form.close()
 
-    def _counted(self) -> _Counted:
-        return _Counted(self)
+    @contextmanager
+    def _counted(self, role: Role, incoming: Incoming) -> Iterator[None]:
+        """Count a statement while it runs.
+
+        Raises:
+            StoreError: 202, too many run at once.
+        """
+        if role == "owner" and first_word(incoming.sql[:1000]) == "KILL":
+            yield
+            return
+        if self._running[role] >= MAX_STATEMENTS[role]:
+            raise StoreError(202, f"Too many simultaneous queries, at most {MAX_STATEMENTS[role]}")
+        self._running[role] += 1
+        try:
+            yield
+        finally:
+            self._running[role] -= 1
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -291,25 +308,6 @@ class App:
         if query_id:
             log.info("a client went away: its statement %s is cancelled", query_id)
             await self._thread(lambda: statement.cancel(self._engine, query_id))
-
-
-class _Counted:
-    """Counts statements while they run.
-
-    Raises:
-        StoreError: 202, too many run at once.
-    """
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    def __enter__(self) -> None:
-        if self._app._running >= MAX_STATEMENTS:
-            raise StoreError(202, f"Too many simultaneous queries, at most {MAX_STATEMENTS}")
-        self._app._running += 1
-
-    def __exit__(self, *exc: object) -> None:
-        self._app._running -= 1
 
 
 class _Outlet:

@@ -186,8 +186,9 @@ class Engine:
 
     def stop_all(self) -> None:
         """Cancel every statement that still runs."""
+        # It finds itself as well, and is told so.
         with suppress(StoreError):
-            self._keeper.run("KILL QUERY WHERE query_id != queryID() ASYNC")
+            self._keeper.run("KILL QUERY WHERE query_kind != 'KillQuery' ASYNC")
 
     def close(self) -> None:
         """Close the folder."""

@@ -7,7 +7,6 @@ refused, so what a new version of the engine brings stays shut until it was look
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 
 from pipeline.store.server.engine import ANALYST_SECONDS, Connection
@@ -150,9 +149,11 @@ class Policy:
     """Judges the statements of analysts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._own_functions: str | None = None
         self._functions: _Functions | None = None
+
+    def forget(self) -> None:
+        """The owner made or dropped a function: the list is read again."""
+        self._functions = None
 
     def allowed(self, connection: Connection, sql: bytes, params: Mapping[str, str]) -> bytes:
         """Judge a statement.
@@ -180,7 +181,8 @@ class Policy:
         lines = _tree(connection, text, params)
         _check_kind(lines)
         foreign = _foreign(connection)
-        functions = self._current(connection)
+        functions = self._functions or _Functions(connection)
+        self._functions = functions
         for line in lines:
             node, _, rest = line.strip().partition(" ")
             if node == "Function":
@@ -188,18 +190,6 @@ class Policy:
             elif node in ("Identifier", "TableIdentifier"):
                 _check_name(rest, foreign)
         return text
-
-    def _current(self, connection: Connection) -> _Functions:
-        """The list of this engine; read again when the owner's own functions changed."""
-        own = connection.rows(
-            "SELECT toString(groupBitXor(cityHash64(name))) FROM system.functions"
-            " WHERE origin != 'System'"
-        )[0][0]
-        with self._lock:
-            if self._functions is None or self._own_functions != own:
-                self._functions = _Functions(connection)
-                self._own_functions = own
-            return self._functions
 
 
 def _escaped(sql: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -31,7 +32,8 @@ from pipeline.store.server.incoming import Scratch
 log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 DEFAULT_PORT = 18123
-GRACE_S = 10
+# How long running statements may go on after a signal, in seconds.
+GRACE_S = 5
 # Bytes of request line and headers: statements may stand in the URL.
 MAX_HEAD = 1 << 20
 
@@ -65,10 +67,10 @@ def serve(
         config = uvicorn.Config(
             app, http="h11", loop="asyncio", ws="none", lifespan="off", access_log=False,
             log_config=None, server_header=False, proxy_headers=False,
-            timeout_graceful_shutdown=GRACE_S, timeout_keep_alive=30,
+            timeout_graceful_shutdown=4 * GRACE_S, timeout_keep_alive=30,
             h11_max_incomplete_event_size=MAX_HEAD,
         )  # fmt: skip
-        server = _Server(config)
+        server = _Server(config, engine.stop_all)
         logging.getLogger("uvicorn.error").addFilter(_expected)
         # The socket listens already: who reads the endpoint may connect at once.
         write_private(endpoint_file(settings.state_dir), endpoint.model_dump())
@@ -90,10 +92,25 @@ def _expected(record: logging.LogRecord) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which after a signal ends with it again; we end in order instead."""
+    """uvicorn, ending in order: what runs gets a while, then it is cancelled."""
+
+    def __init__(self, config: uvicorn.Config, cancel: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._cancel = cancel
 
     def handle_exit(self, sig: int, frame: object) -> None:
+        # uvicorn's own would raise the signal once more at the end.
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        async def late() -> None:
+            await asyncio.sleep(GRACE_S)
+            log.info("statements still run after %d s: they are cancelled", GRACE_S)
+            await asyncio.to_thread(self._cancel)
+
+        canceller = asyncio.ensure_future(late())
+        await super().shutdown(sockets)
+        canceller.cancel()
 
 
 def _lock(folder: Path) -> IO[str]:

@@ -117,8 +117,11 @@ def plan(
         sql = policy.allowed(connection, sql, request.params)
     elif request.read_only and not reads:
         raise StoreError(164, "Cannot execute query in readonly mode: use POST to write")
-    if first_word(sql) == "KILL":
+    word = first_word(sql)
+    if word == "KILL":
         sql = by_client_id(sql)
+    if word in ("CREATE", "DROP") and any(token.says("FUNCTION") for token in tokens(sql)):
+        policy.forget()
     return Plan(sql, chosen, answers=reads)
 
 
