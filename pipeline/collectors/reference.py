@@ -17,6 +17,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "ib_sysfs": ("ib_sysfs",),
     "perfquery": ("perfquery",),
     "ufm": ("ufm",),
+    "ufm_words": ("ufm",),
+    "sharp": ("sharp",),
     "redfish": ("redfish",),
     "bms": ("bms",),
 }
