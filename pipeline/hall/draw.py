@@ -106,7 +106,7 @@ class Drawer:
             for attempt in range(ATTEMPTS):
                 at = start + number * slot + float(self.rng.uniform(0.0, max(slot - length, 1.0)))
                 at = round(at)
-                cause = order[(number + attempt // 4) % len(order)]
+                cause = order[(number + attempt // 2) % len(order)]
                 try:
                     found.append(self.one([cause], at, at + round(length), taken=found))
                     break
@@ -174,7 +174,7 @@ class Drawer:
         if kind == "cdu":
             total = np.bincount(f.rack_cdu, minlength=f.cdus)
             hot = np.bincount(f.rack_cdu, weights=racks, minlength=f.cdus)
-            return np.flatnonzero((hot >= 0.7 * total) & (total > 1))
+            return np.flatnonzero((hot >= 0.7 * total) & ((total > 1) | (f.racks <= 3)))
         load = self._uplink_load(schedule, busy)
         wanted = {"downed_uplink": 0.36, "routing_imbalance": 0.36}.get(cause, 0.28)
         return np.flatnonzero(load > min(wanted, 0.9 * load.max(initial=0.0)))

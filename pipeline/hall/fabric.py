@@ -72,11 +72,13 @@ class Fabric:
         """
         schedule = self.schedule
         demand = demand * effects.ib_scale[schedule.gpu_partition]
-        out, into, up, up_offered, back = self._route(effects, demand, weight_noise)
+        incast = effects.incast
+        out, into, up, up_offered, back = self._route(effects, demand, incast, weight_noise)
         over = self._overload(effects, out, into, back)
         if (over > 1.0).any():
-            demand = demand / over[schedule.gpu_partition]
-            out, into, up, up_offered, back = self._route(effects, demand, weight_noise)
+            ease = over[schedule.gpu_partition]
+            demand, incast = demand / ease, incast / ease
+            out, into, up, up_offered, back = self._route(effects, demand, incast, weight_noise)
         parts = self._wait_birth
         split = np.split(
             np.exp(0.22 * wait_noise), np.cumsum([parts[0].size, parts[1].size, parts[2].size])
@@ -94,7 +96,7 @@ class Fabric:
         return Flows(out, into, up, back, out_wait, into_wait, up_wait, back_wait, net)
 
     def _route(
-        self, effects: Effects, demand: Floats, weight_noise: Floats
+        self, effects: Effects, demand: Floats, incast: Floats, weight_noise: Floats
     ) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         fleet, schedule = self.fleet, self.schedule
         jobs, leaves, spines = len(schedule.partitions), fleet.leaves, fleet.spines
@@ -117,9 +119,9 @@ class Fabric:
         into = per_member[schedule.gpu_partition, fleet.gpu_leaf]
         traffic = between + wide
         out = demand
-        if effects.incast.any():
+        if incast.any():
             out, into = out.copy(), into.copy()
-            self._add_incast(effects, out, into, traffic)
+            self._add_incast(incast, out, into, traffic)
         np.fill_diagonal(traffic, 0.0)
         leaving = traffic.sum(axis=1)
 
@@ -155,11 +157,11 @@ class Fabric:
             by_leaf[leaf] *= (1.0 - own) / max(rest, 1e-12)
             by_leaf[leaf, port] = own
 
-    def _add_incast(self, effects: Effects, out: Floats, into: Floats, traffic: Floats) -> None:
+    def _add_incast(self, incast: Floats, out: Floats, into: Floats, traffic: Floats) -> None:
         fleet, schedule = self.fleet, self.schedule
-        for target in np.flatnonzero(effects.incast):
+        for target in np.flatnonzero(incast):
             senders = np.flatnonzero(schedule.gpu_partition == schedule.gpu_partition[target])
-            extra = effects.incast[target]
+            extra = incast[target]
             out[senders] += extra / senders.size
             into[target] += extra
             by_leaf = np.bincount(fleet.gpu_leaf[senders], minlength=fleet.leaves)

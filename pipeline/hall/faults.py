@@ -48,7 +48,7 @@ CAUSES: dict[str, Cause] = {
         "application clocks left low: severity is the share of clock lost",
     ),
     "degrading_cold_plate": Cause(
-        "straggler_gpu", "gpu", (1.35, 1.95), 0.35, 60, 30, True,
+        "straggler_gpu", "gpu", (1.5, 2.1), 0.35, 60, 30, True,
         "cold plate loses contact: thermal resistance grows by this share",
     ),
     "host_interference": Cause(
