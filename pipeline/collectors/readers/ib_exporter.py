@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import numpy as np
+
 from pipeline.collectors.fabric import as_port, lid, normal_guid, port_number
-from pipeline.collectors.fill import fill, parse_into
+from pipeline.collectors.fill import fill, parse_into, samples_named
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import Page, Reading
 from pipeline.collectors.prometheus_text import Exposition
@@ -28,6 +30,7 @@ _STATUS = {
     "power_supply_dc_power_status_info": "dc_power",
     "power_supply_fan_status_info": "fan",
 }
+_INFO = frozenset((*_STATUS, "uplink_info", "info", "hardware_info", "rate_bytes_per_second"))
 _NAME = re.compile(r"infiniband_(switch|hca)_(?:port_)?(\w+)")
 
 
@@ -86,11 +89,11 @@ class _Fabric:
 
     def _survey(self, text: Exposition) -> None:
         """Which GUIDs are switches, which adapters, and what they are called."""
-        for name, labels in {
-            (int(name), int(label)): None
-            for name, label in zip(text.name_of, text.labels_of, strict=True)
-        }:
-            found = _NAME.fullmatch(text.names[name])
+        # One line of each label set tells: a GUID is of a switch or of an adapter.
+        _, firsts = np.unique(text.labels_of, return_index=True)
+        for number in firsts.tolist():
+            labels = int(text.labels_of[number])
+            found = _NAME.fullmatch(text.names[text.name_of[number]])
             guid = normal_guid(text.labels[labels].get("guid"))
             if found is None or guid is None:
                 continue
@@ -142,8 +145,9 @@ class _Fabric:
         """Lines that say something in their labels, and adapter rates, which lack a port."""
         faults: dict[int, list[str]] = {}
         told: dict[int, None] = {}
-        for number, name in enumerate(text.name_of.tolist()):
-            suffix = by_suffix.get(text.names[name], "")
+        told_of = {name for name, suffix in by_suffix.items() if suffix in _INFO}
+        for number in samples_named(text, told_of):
+            suffix = by_suffix[text.names[text.name_of[number]]]
             labels = text.labels[text.labels_of[number]]
             guid = normal_guid(labels.get("guid"))
             if guid is None:
