@@ -45,6 +45,33 @@ def test_format_clause(http_owner: Http, sql: str, expected: str) -> None:
     assert (reply.status, reply.text) == (200, expected)
 
 
+@pytest.mark.parametrize("wait", ["0", "1"])
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SHOW TABLES FROM system LIKE 'one' FORMAT CSV", b'"one"\n'),
+        ("SHOW TABLES FROM system LIKE 'one'", b"one\n"),
+        ("SHOW DATABASES LIKE 'tele%' FORMAT JSONEachRow", b'{"name":"telemetry"}\n'),
+        (
+            "DESCRIBE TABLE system.one FORMAT JSONCompactEachRow",
+            b'["dummy","UInt8","","","","",""]\n',
+        ),
+        ("EXISTS TABLE system.one FORMAT CSV", b"1\n"),
+        ("EXPLAIN AST SELECT 1 FORMAT RawBLOB", b"SelectWithUnionQuery"),
+        ("SHOW SETTINGS LIKE 'max_threads' FORMAT CSV", b'"max_threads",'),
+        ("SHOW CREATE DATABASE telemetry FORMAT TSVRaw", b"CREATE DATABASE telemetry"),
+        ("SHOW COLUMNS FROM one FROM system FORMAT CSV", b'"dummy","UInt8"'),
+    ],
+)
+def test_answers_that_are_no_select(
+    http_owner: Http, http_analyst: Http, sql: str, expected: bytes, wait: str
+) -> None:
+    for http in (http_owner, http_analyst):
+        reply = http(sql, wait_end_of_query=wait)
+        assert reply.status == 200
+        assert reply.body.startswith(expected)
+
+
 def test_default_format_and_jdbc_header(http_owner: Http) -> None:
     assert http_owner("SELECT 1 AS a", default_format="JSONEachRow").text == '{"a":1}\n'
     reply = http_owner(

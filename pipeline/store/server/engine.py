@@ -82,7 +82,9 @@ class Connection:
         The engine formats the whole answer as one, as a server would, whatever the format.
         """
         target = f"\nINTO OUTFILE '/proc/self/fd/{descriptor}' TRUNCATE FORMAT {format}"
-        return self.run(sql + target.encode(), "Null", params)
+        # SHOW and its like are written anew inside the engine and lose the FORMAT clause: they
+        # take the format that is named here.
+        return self.run(sql + target.encode(), format, params)
 
     def insert(self, sql: bytes, format: str, pieces: Iterable[bytes]) -> Done:
         """Run an INSERT with its data.
