@@ -63,6 +63,8 @@ def believed(column: Column, raw: object, scale: float = 1.0) -> Value:
     if column.kind == "counter":
         if number >= 2.0**64 - 1:
             raise RefusedError("saturated")
+        if number < 0:
+            raise RefusedError("out_of_range")
     elif number in _NOT_SET:
         raise RefusedError("not_set")
     if column.none_seen is not None and number == column.none_seen:

@@ -47,6 +47,20 @@ def test_flow(value: Any, expected: float | None, reason: str | None) -> None:
     assert dict(reading.rejected) == ({(reason, "flow_lpm"): 1} if reason else {})
 
 
+def test_counter_below_zero_is_refused() -> None:
+    processor = {
+        "@odata.id": "/redfish/v1/Systems/1/Processors/GPU_0/ProcessorMetrics",
+        "@odata.type": "#ProcessorMetrics.v1_6_1.ProcessorMetrics",
+        "ThermalLimitThrottleDuration": "-PT5S",
+        "PowerLimitThrottleDuration": -1e308,
+        "OperatingSpeedMHz": 2070,
+    }
+    reading = read(processor)
+    row = only(reading, "component")
+    assert (row.get("throttle_thermal_s"), row.get("throttle_power_s")) == (None, None)
+    assert reading.rejected.total() == 2
+
+
 def test_one_bad_reading_costs_itself() -> None:
     reading = read(
         {

@@ -33,8 +33,9 @@ def add(tree: Tree, path: str, resource: Resource, rows: Rows, manager: str) -> 
     row = rows.row(manager_id=manager, component_id=path)
     row["component_type"] = KINDS[kind_of(resource)] or connector_type(path)
     rows.put(row, "name", resource.get("Name"))
-    row["state"], row["health"] = state(resource), health(resource)
-    if row["state"] == "Absent":
+    rows.put(row, "state", state(resource))
+    rows.put(row, "health", health(resource))
+    if state(resource) == "Absent":
         return
     for column, source in rows.stream.by_source("redfish"):
         for name in source.names:
