@@ -47,6 +47,24 @@ def test_flow(value: Any, expected: float | None, reason: str | None) -> None:
     assert dict(reading.rejected) == ({(reason, "flow_lpm"): 1} if reason else {})
 
 
+@pytest.mark.parametrize("heat", [10**400, float("nan"), 0, -1, True, "3.9", None])
+def test_coolant_that_is_none_counts_as_water(heat: Any) -> None:
+    # 60 L/min of water and 10 K are 41.6 kW, of oil (1.9 kJ/kgK) about half.
+    unit = {
+        "@odata.id": "/redfish/v1/ThermalEquipment/CDUs/1",
+        "@odata.type": "#CoolingUnit.v1_5_0.CoolingUnit",
+        "Coolant": {"SpecificHeatkJoulesPerKgK": heat, "DensityKgPerCubicMeter": 1000},
+    }
+    loop = {
+        **CONNECTOR,
+        "FlowLitersPerMinute": 60,
+        "DeltaTemperatureCelsius": 10,
+        "HeatRemovedkW": 41.6,
+    }
+    (row,) = rows(read([unit, loop]), "coolant")
+    assert row.get("quality") is None
+
+
 def test_counter_below_zero_is_refused() -> None:
     processor = {
         "@odata.id": "/redfish/v1/Systems/1/Processors/GPU_0/ProcessorMetrics",

@@ -60,6 +60,12 @@ class RunningCollector:
         with (self._folder / "collector.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
 
+    def end(self) -> None:
+        """Leave nothing running, also when the test failed."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(30)
+
     def wait_for_samples(self) -> None:
         """Until the spool was written to since the start."""
         began = time.time()
@@ -89,7 +95,9 @@ def store(tmp_path: Path) -> Iterator[RunningStore]:
 @pytest.mark.faults
 @pytest.mark.kafka
 @pytest.mark.timeout(3_000)
-def test_killed_and_without_kafka(tmp_path: Path, store: RunningStore) -> None:
+def test_killed_and_without_kafka(
+    tmp_path: Path, store: RunningStore, request: pytest.FixtureRequest
+) -> None:
     draw = random.Random(7)  # noqa: S311
     with RunningKafka(tmp_path / "kafka") as kafka, ExporterProcess(extra_lines=40) as server:
         settings = store.settings.model_copy(update={"bootstrap_servers": kafka.bootstrap})
@@ -102,6 +110,7 @@ def test_killed_and_without_kafka(tmp_path: Path, store: RunningStore) -> None:
         collector = RunningCollector(
             tmp_path, settings, write_targets(tmp_path / "targets.json", rows)
         )
+        request.addfinalizer(collector.end)
         client = store.client()
 
         def stored() -> int:

@@ -43,7 +43,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
                 coolant.add(tree, path, resource, rows["coolant"], manager)
             elif not links.add(path, resource):
                 components.add(path, resource)
-        except (TypeError, AttributeError, RecursionError):
+        except (TypeError, AttributeError, OverflowError, RecursionError):
             # A property of a shape that no schema allows costs its resource, not the tree.
             reading.reject("malformed_resource")
             reading.note(f"{path}: malformed")

@@ -5,6 +5,8 @@ Which property fills which column stands in the contract (``sources.redfish``).
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from pipeline.collectors.redfish.tree import Resource, Tree, kind_of, link
 from pipeline.collectors.redfish.values import health, reading, state
 from pipeline.collectors.rows import Rows
@@ -64,9 +66,14 @@ def _coolant(tree: Tree, path: str, resource: Resource) -> tuple[float, float]:
         if isinstance(coolant, dict):
             heat = coolant.get("SpecificHeatkJoulesPerKgK")
             density = coolant.get("DensityKgPerCubicMeter")
-            if isinstance(heat, (int, float)) and isinstance(density, (int, float)):
+            # Believed within what liquids that cool electronics have.
+            if _within(heat, 0.5, 10.0) and _within(density, 500.0, 2_500.0):
                 return float(heat), float(density)
     return WATER_HEAT_KJ_PER_KG_K, WATER_DENSITY_KG_PER_M3
+
+
+def _within(value: object, low: float, high: float) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and low <= value <= high
 
 
 def _flags(row: dict[str, object], heat_capacity: float, density: float) -> list[str]:
