@@ -73,7 +73,9 @@ def _coolant(tree: Tree, path: str, resource: Resource) -> tuple[float, float]:
 
 
 def _within(value: object, low: float, high: float) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and low <= value <= high
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return low <= value <= high
 
 
 def _flags(row: dict[str, object], heat_capacity: float, density: float) -> list[str]:
