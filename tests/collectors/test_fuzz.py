@@ -124,7 +124,8 @@ def check(kind: str, reading: Reading, *, whole: bool = True) -> None:
                 assert column.saturates not in found, name
             if kind in DCGM_KINDS and column.sources:
                 assert DCGM_BLANKS.isdisjoint(found), name
-            assert 1.5e-254 not in found
+            if column.none_seen is not None:
+                assert column.none_seen not in found, name
     assert all(count > 0 for count in reading.rejected.values())
     assert all(reason for reason, _ in reading.rejected)
 
@@ -169,7 +170,7 @@ def test_damaged_pages() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(7200)
 def test_many_damaged_pages() -> None:
     assert storm(200_000, seed=42) > 50_000
 
