@@ -229,28 +229,32 @@ class Publisher:
             else:
                 self._wake.wait(0.2)
             self._wake.clear()
-            try:
-                self._step()
-                pause = 0.0
-            except SlowDownError as exc:
-                self._last_error = f"the spool's disk fails ({exc.reason})"
-                pause = exc.retry_after_s
-            except _NoTopicError as exc:
-                self._last_error = str(exc)
-                pause = 1.0
-            except (KafkaError, OSError, RackpulseError) as exc:
-                self._last_error = _text(exc)
-                self._abandon_flight()
-                pause = min(_LONGEST_PAUSE_S, 2 * pause or 0.2)
-            except Exception:
-                # The thread must not end: rows would pile up and nobody would know.
-                log.exception("publisher: unexpected error")
-                self._last_error = "unexpected error, see the log"
-                self._abandon_flight()
-                pause = _LONGEST_PAUSE_S
+            pause = self._turn(pause)
             self._tell()
-        self._take_answers()
+        self._turn(0.0)
         self._abandon_flight()
+
+    def _turn(self, pause: float) -> float:
+        """Do what can be done now; returns how long to wait before the next turn, seconds."""
+        try:
+            self._step()
+        except SlowDownError as exc:
+            self._last_error = f"the spool's disk fails ({exc.reason})"
+            return exc.retry_after_s
+        except _NoTopicError as exc:
+            self._last_error = str(exc)
+            return 1.0
+        except (KafkaError, OSError, RackpulseError) as exc:
+            self._last_error = _text(exc)
+            self._abandon_flight()
+            return min(_LONGEST_PAUSE_S, 2 * pause or 0.2)
+        except Exception:
+            # The thread must not end: rows would pile up and nobody would know.
+            log.exception("publisher: unexpected error")
+            self._last_error = "unexpected error, see the log"
+            self._abandon_flight()
+            return _LONGEST_PAUSE_S
+        return 0.0
 
     def _step(self) -> None:
         self._take_answers()

@@ -276,6 +276,7 @@ def test_killed_between_the_acknowledgement_and_the_trim(
 
 @pytest.mark.kafka
 @pytest.mark.faults
+@pytest.mark.slow
 def test_a_leader_killed_in_mid_stream_loses_nothing(tmp_path: Path) -> None:
     with RunningKafka(tmp_path / "kafka", brokers=3) as kafka:
         settings = kafka.settings()
