@@ -54,7 +54,7 @@ def test_format_clause(http_owner: Http, sql: str, expected: str) -> None:
         ("SHOW DATABASES LIKE 'tele%' FORMAT JSONEachRow", b'{"name":"telemetry"}\n'),
         (
             "DESCRIBE TABLE system.one FORMAT JSONCompactEachRow",
-            b'["dummy","UInt8","","","","",""]\n',
+            b'["dummy", "UInt8", "", "", "", "", ""]\n',
         ),
         ("EXISTS TABLE system.one FORMAT CSV", b"1\n"),
         ("EXPLAIN AST SELECT 1 FORMAT RawBLOB", b"SelectWithUnionQuery"),
