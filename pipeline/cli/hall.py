@@ -70,3 +70,30 @@ def _progress(share: float) -> None:
     click.echo(f"\r{share:6.1%}", nl=False, err=True)
     if share >= 1.0:
         click.echo("", err=True)
+
+
+@hall.command()
+@click.option("--racks", default=64, show_default=True, type=click.IntRange(1, 144))
+@click.option("--seed", default=1, show_default=True)
+@click.option("--seconds", default=60.0, show_default=True, help="Time in the hall.")
+@click.option("--hz", default=1.0, show_default=True, help="Samples per second.")
+@click.option("--paced", is_flag=True, help="No faster than time passes.")
+def load(racks: int, seed: int, seconds: float, hz: float, paced: bool) -> None:
+    """Send a fleet's samples straight to Kafka, for load."""
+    from pipeline.clock import SystemClock
+    from pipeline.hall.fleet import build_fleet
+    from pipeline.hall.history import kafka_outlet_maker
+    from pipeline.hall.load import generate
+    from pipeline.settings import load_settings
+
+    settings, contracts, clock = load_settings(), load_contracts(), SystemClock()
+    report = generate(
+        build_fleet(racks, seed, cluster=f"load-{seed}"), contracts, clock,
+        kafka_outlet_maker(settings, contracts, clock),
+        seconds=seconds, hz=hz, paced=paced, progress=_progress,
+    )  # fmt: skip
+    click.echo(
+        f"{report.rows:,} rows of {report.simulated_s:g} s in {report.wall_s:.1f} s "
+        f"({report.acknowledged_s:.1f} s until acknowledged); {report.cpu_s:.1f} s of one core: "
+        f"{report.times_real_time:.1f} times real time"
+    )

@@ -29,7 +29,12 @@ SPINES_PER_LEAF: Final = 36 / 64  # 36 spines for 64 leaves [V]
 LINE_GBPS: Final = 800.0  # [V]
 LINE_BYTES_PER_S: Final = LINE_GBPS * 1e9 / 8  # [D]
 TICK_BYTES: Final = 8  # one PortXmitWait tick on Quantum [V, ibdiagnet manual]
-PACKET_BYTES: Final = 4146.0  # 4,096-byte MTU and headers [D]
+PACKET_BYTES: Final = 4096.0  # MTU; headers are not told apart [A]
+# Counters move by whole bursts of 16 packets, and waits by whole gaps of 256 ticks (16 ns):
+# messages are large and come one after another [A]. It also lets a recorded day shrink.
+BURST_BYTES: Final = 16 * PACKET_BYTES
+GAP_TICKS: Final = 256.0
+RATE_STEP: Final = float(2**20)  # resolution of DCGM's byte rates [A]
 
 # --- GPU ------------------------------------------------------------------------------------
 POWER_LIMIT_W: Final = 1400.0  # GB300 default and highest limit [V, capture]

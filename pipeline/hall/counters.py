@@ -63,7 +63,7 @@ def fresh_counters(fleet: Fleet) -> Counters:
     directions = 2 * n + 2 * links
     zeros = np.zeros
     days = rng.uniform(2.0, 40.0, n)
-    traffic = np.floor(rng.uniform(1e13, 6e14, directions) / 4) * 4
+    traffic = np.floor(rng.uniform(1e13, 6e14, directions) / c.BURST_BYTES) * c.BURST_BYTES
     return Counters(
         energy_mj=np.floor(days * 86400 * 700e3),
         power_violation_ns=np.floor(days * 86400e9 * rng.uniform(0.0, 0.05, n)),
@@ -71,8 +71,8 @@ def fresh_counters(fleet: Fleet) -> Counters:
         sw_thermal_ns=zeros(n),
         hw_thermal_ns=zeros(n),
         brake_ns=zeros(n),
-        nvlink_tx=np.floor(days * 86400 * 1e9),
-        nvlink_rx=np.floor(days * 86400 * 1e9),
+        nvlink_tx=np.floor(days * 86400 * 1e9 / c.BURST_BYTES) * c.BURST_BYTES,
+        nvlink_rx=np.floor(days * 86400 * 1e9 / c.BURST_BYTES) * c.BURST_BYTES,
         ecc_sbe=zeros(n),
         ecc_sbe_before=rng.poisson(0.3, n).astype(float),
         row_remaps=(rng.random(n) < 0.01).astype(float),
@@ -84,8 +84,8 @@ def fresh_counters(fleet: Fleet) -> Counters:
         link_retries=rng.poisson(3.0, (n, c.NVLINKS)).astype(float),
         link_wait=zeros((n, c.NVLINKS)),
         bytes=traffic,
-        packets=np.floor(traffic / c.PACKET_BYTES),
-        wait=np.floor(rng.uniform(1e8, 5e11, directions)),
+        packets=traffic / c.PACKET_BYTES,
+        wait=np.floor(rng.uniform(1e6, 2e9, directions)) * c.GAP_TICKS,
         discards=zeros(directions),
         symbols=rng.poisson(2.0, directions).astype(float),
         recoveries=(rng.random(directions) < 0.03).astype(float),

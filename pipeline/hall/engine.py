@@ -234,8 +234,8 @@ class Hall:
         k.sw_thermal_ns += np.floor(hot * ns * np.clip(work.busy + work.spin, 0, 1))
         k.hw_thermal_ns += np.floor((self.state.core_c > c.HW_SLOWDOWN_C) * ns)
         k.brake_ns += np.floor(effects.brake * ns)
-        k.nvlink_tx += np.floor(now.nvlink * dt_s)
-        k.nvlink_rx += np.floor(now.nvlink_rx * dt_s)
+        k.nvlink_tx += np.floor(now.nvlink * (dt_s / c.BURST_BYTES)) * c.BURST_BYTES
+        k.nvlink_rx += np.floor(now.nvlink_rx * (dt_s / c.BURST_BYTES)) * c.BURST_BYTES
         k.ecc_sbe += rng.poisson(2e-6 * dt_s + 300.0 * effects.memory * dt_s)
         k.pcie_replays += rng.poisson(1e-6 * dt_s + 0.4 * effects.pcie_down * dt_s)
         self._count_nvlinks(rng, dt_s)
@@ -265,10 +265,11 @@ class Hall:
         k, f, flows, effects = self.counters, self.fleet, self.now.flows, self.now.effects
         load = np.concatenate([flows.out, flows.into, flows.up, flows.back])
         wait = np.concatenate([flows.out_wait, flows.into_wait, flows.up_wait, flows.back_wait])
-        sent = np.floor(load * (c.LINE_BYTES_PER_S * dt_s / 4.0)) * 4.0
+        sent = np.floor(load * (c.LINE_BYTES_PER_S * dt_s / c.BURST_BYTES)) * c.BURST_BYTES
         k.bytes += sent
-        k.packets += np.floor(sent / c.PACKET_BYTES)
-        k.wait += np.floor(wait * (c.LINE_BYTES_PER_S / c.TICK_BYTES * dt_s))
+        k.packets += sent / c.PACKET_BYTES
+        gaps = wait * (c.LINE_BYTES_PER_S / c.TICK_BYTES / c.GAP_TICKS * dt_s)
+        k.wait += np.floor(gaps) * c.GAP_TICKS
         n, links = f.gpus, f.fabric_links
         rate = self.births.symbols_per_s.copy()
         rate[2 * n : 2 * n + links] += effects.spine_symbols

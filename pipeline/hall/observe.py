@@ -164,10 +164,10 @@ class Observer:
             "sm_occupancy_ratio": _ratio(0.42 * sm * (1.0 + 0.01 * normal[7])),
             "tensor_active_ratio": _ratio(tensor),
             "dram_active_ratio": _ratio(dram),
-            "pcie_tx_bytes_per_s": np.floor(0.6 * pcie * (1.0 + 0.03 * normal[8])),
-            "pcie_rx_bytes_per_s": np.floor(pcie * (1.0 + 0.03 * normal[7])),
-            "nvlink_tx_bytes_per_s": np.floor(now.nvlink * (1.0 + 0.004 * normal[6])),
-            "nvlink_rx_bytes_per_s": np.floor(now.nvlink_rx * (1.0 + 0.004 * normal[5])),
+            "pcie_tx_bytes_per_s": _rate(0.6 * pcie * (1.0 + 0.03 * normal[8])),
+            "pcie_rx_bytes_per_s": _rate(pcie * (1.0 + 0.03 * normal[7])),
+            "nvlink_tx_bytes_per_s": _rate(now.nvlink * (1.0 + 0.004 * normal[6])),
+            "nvlink_rx_bytes_per_s": _rate(now.nvlink_rx * (1.0 + 0.004 * normal[5])),
             "fb_free_mib": c.FB_TOTAL_MIB - c.FB_RESERVED_MIB - used,
             "fb_used_mib": used,
             "fb_reserved_mib": np.full(n, c.FB_RESERVED_MIB),
@@ -217,8 +217,8 @@ class Observer:
         now, k, births = self.hall.now, self._counters, self.hall.births
         wobble = 1.0 + 0.003 * rng.standard_normal((self.hall.fleet.gpus, 1))
         return {
-            "tx_bytes_per_s": np.floor(births.link_share * (now.nvlink[:, None] * wobble)),
-            "rx_bytes_per_s": np.floor(births.link_share * (now.nvlink_rx[:, None] * wobble)),
+            "tx_bytes_per_s": _rate(births.link_share * (now.nvlink[:, None] * wobble)),
+            "rx_bytes_per_s": _rate(births.link_share * (now.nvlink_rx[:, None] * wobble)),
             "tx_wait_ticks": k.link_wait,
             "recovery_successful": k.link_recoveries,
             "link_downs": k.link_downs,
@@ -233,8 +233,8 @@ class Observer:
         )
         # What a GPU sends on a link is what the switch receives there.
         return {
-            "rx_bytes": np.floor(births.link_share * k.nvlink_tx[:, None]),
-            "tx_bytes": np.floor(births.link_share * k.nvlink_rx[:, None]),
+            "rx_bytes": _bursts(births.link_share * k.nvlink_tx[:, None]),
+            "tx_bytes": _bursts(births.link_share * k.nvlink_rx[:, None]),
             "symbol_errors": k.link_symbols,
             "link_downs": k.link_downs,
             "recovery_events": k.link_recoveries,
@@ -400,6 +400,16 @@ def far_end(hosts: int, links: int, values: Floats) -> Floats:
 def _ratio(values: Floats) -> Floats:
     clipped: Floats = np.minimum(np.maximum(values, 0.0), 1.0)
     return clipped.round(6)
+
+
+def _rate(values: Floats) -> Floats:
+    stepped: Floats = np.floor(values / c.RATE_STEP) * c.RATE_STEP
+    return stepped
+
+
+def _bursts(values: Floats) -> Floats:
+    whole: Floats = np.floor(values / c.BURST_BYTES) * c.BURST_BYTES
+    return whole
 
 
 def _loop_columns(

@@ -45,22 +45,22 @@ def test_what_enters_a_leaf_leaves_it_and_cable_ends_agree(
     # Both ends of each cable agree, to the byte.
     for near, far in ((hca, leaf_down), (leaf_down, hca), (leaf_up, spine), (spine, leaf_up)):
         np.testing.assert_array_equal(sent[near], received[far])
-    # A leaf passes on what it receives; counters are cut to whole words, hence the slack.
+    # A leaf passes on what it receives; counters move by whole bursts, hence the slack.
     into = np.bincount(fleet.gpu_leaf, received[leaf_down], fleet.leaves)
     into += np.bincount(fleet.up_leaf, received[leaf_up], fleet.leaves)
     out = np.bincount(fleet.gpu_leaf, sent[leaf_down], fleet.leaves)
     out += np.bincount(fleet.up_leaf, sent[leaf_up], fleet.leaves)
-    np.testing.assert_allclose(into, out, rtol=1e-6)
+    np.testing.assert_allclose(into, out, rtol=1e-4)
     # So does a spine.
     np.testing.assert_allclose(
         np.bincount(fleet.up_spine, received[spine], fleet.spines),
         np.bincount(fleet.up_spine, sent[spine], fleet.spines),
-        rtol=1e-6,
+        rtol=1e-4,
     )
     # NVLink: what a rack's GPUs send, they receive.
     tx = (after.gpu["nvlink_tx_bytes"] - before.gpu["nvlink_tx_bytes"]).reshape(racks, -1)
     rx = (after.gpu["nvlink_rx_bytes"] - before.gpu["nvlink_rx_bytes"]).reshape(racks, -1)
-    np.testing.assert_allclose(tx.sum(axis=1), rx.sum(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(tx.sum(axis=1), rx.sum(axis=1), rtol=1e-6)
 
 
 @_SLOW
