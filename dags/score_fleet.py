@@ -15,7 +15,7 @@ MODELS = (Path(__file__).resolve().parents[1] / "models").glob("*/detector.toml"
 DETECTORS = sorted(path.parent.name for path in MODELS)
 HOPELESS: list[Any] = ["pipeline.errors.ConfigError", "pipeline.dag_steps.NotScoredError"]
 RETRY = ExceptionRetryPolicy([RetryRule(HOPELESS, RetryAction.FAIL)])
-PAST = "A past minute to score again; empty for the run's own."
+WINDOW = Param(None, type=["null", "string"], format="date-time", title="Past minute to redo")
 
 
 @dag(
@@ -30,9 +30,7 @@ PAST = "A past minute to score again; empty for the run's own."
         "retry_policy": RETRY,
         "execution_timeout": timedelta(minutes=2),
     },
-    params={
-        "window_end": Param(None, type=["null", "string"], format="date-time", description=PAST)
-    },
+    params={"window_end": WINDOW},
     doc_md=str(Path(__file__).with_suffix(".md")),
     tags=["rackpulse", "detection"],
 )
@@ -43,10 +41,12 @@ def score_fleet() -> None:
         from pipeline.airflow_plugin import store_client
         from pipeline.dag_steps import minute_of, prepare_scoring
 
+        busy = ti.get_dr_count("train_detectors", states=["queued", "running"]) > 0
         with store_client() as client:
-            ready = prepare_scoring(client, minute_of(dag_run, params, "window_end"), DETECTORS)
-        ti.xcom_push("window_end", ready["window_end"])
-        ti.xcom_push("live", ready["live"])
+            end = minute_of(dag_run, params, "window_end")
+            ready = prepare_scoring(client, end, DETECTORS, in_training=busy)
+        for name in ("window_end", "live"):
+            ti.xcom_push(name, ready[name])
         return ready["training"]
 
     @task(map_index_template="{{ task.op_kwargs['detector'] }}")

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
-
-from clickhouse_connect.driver.client import Client
+from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import ConfigError, RackpulseError
 from pipeline.settings import load_settings
+
+if TYPE_CHECKING:
+    # Dag files name an error of this module, so it is loaded whenever one is parsed.
+    from clickhouse_connect.driver.client import Client
 
 # Sampled densely, so that a fresh row tells that the window before it is complete.
 AWAITED_STREAMS = ("gpu", "coolant", "ib_port")
@@ -248,8 +250,14 @@ def prepare_scoring(
     window_end: datetime,
     detectors: Sequence[str],
     clock: Clock | None = None,
+    *,
+    in_training: bool = False,
 ) -> dict[str, Any]:
     """What ``score_fleet`` does first.
+
+    Args:
+        detectors: all that there are.
+        in_training: a training run is under way, so that none is due.
 
     Returns:
         ``window_end`` (ISO text), the detectors that are ``live``, and ``training``: the
@@ -258,9 +266,11 @@ def prepare_scoring(
     print(describe(await_rows(client, window_end, clock or SystemClock()), window_end))
     live = live_detectors(client)
     print(f"live models: {', '.join(live) or 'none yet, so nothing is scored'}")
-    training = first_training(client, window_end, detectors)
+    training = [] if in_training else first_training(client, window_end, detectors)
     if training:
         print("enough history is there: training starts")
+    elif in_training:
+        print("training is under way")
     elif not live:
         print("training starts by itself once an hour of history is there")
     return {"window_end": window_end.isoformat(), "live": live, "training": training}
@@ -313,7 +323,8 @@ def train_detector(client: Client, detector: str, until: str) -> Any:
 
 def _shown(report: object) -> Any:
     plain = as_plain(report)
-    print(json.dumps(plain, indent=1))
+    for item in plain if isinstance(plain, list) else [plain]:
+        print(json.dumps(item))
     return plain
 
 

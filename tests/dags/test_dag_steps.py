@@ -177,6 +177,9 @@ def test_prepare_scoring_says_what_it_found(
     assert "live models: none yet" in text
     assert "enough history is there: training starts" in text
     assert len(found["training"]) == 1
+    again = dag_steps.prepare_scoring(client, END, DETECTORS, ManualClock(), in_training=True)
+    assert again["training"] == []
+    assert "training is under way" in capsys.readouterr().out
     client.command("TRUNCATE TABLE telemetry.gpu")
     assert dag_steps.prepare_scoring(client, END, DETECTORS, ManualClock())["training"] == []
     assert "training starts by itself" in capsys.readouterr().out
