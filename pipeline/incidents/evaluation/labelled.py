@@ -10,16 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.errors import RackpulseError, missing_extra
 from pipeline.settings import Settings
 from pipeline.store.migrate import migrate
 from pipeline.streams import Contracts, load_contracts
-from pipeline.streams.arrow import conform, table_schema
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -158,50 +155,38 @@ def load_set(client: Client, folder: Path, contracts: Contracts) -> LabelledSet:
     for path in present:
         stream = contracts[path.stem]
         client.command(f"TRUNCATE TABLE telemetry.{stream.name}")
-        wanted = [column.name for column in stream.wire_columns]
-        with pq.ParquetFile(path) as file:
-            known = [name for name in file.schema_arrow.names if name in wanted]
-            for batch in file.iter_batches(batch_size=200_000, columns=known):
-                table = pa.Table.from_batches([batch])
-                if not table.num_rows:
-                    continue
-                for pair in pc.value_counts(_plain(table["cluster"])).to_pylist():
-                    clusters[pair["values"]] = clusters.get(pair["values"], 0) + pair["counts"]
-                ends = pc.min_max(table["sampled_at"]).as_py()
-                times += [ends["min"], ends["max"]]
-                client.insert_arrow(
-                    f"telemetry.{stream.name}", _delivered(conform(stream, table), stream)
-                )
+        try:
+            names = set(pq.read_schema(path).names)
+        except (OSError, pa.ArrowException) as exc:
+            raise RackpulseError(f"{path} cannot be read as Parquet: {exc}") from exc
+        known = [column.name for column in stream.wire_columns if column.name in names]
+        missing = [name for name in stream.row_identity if name not in names]
+        if missing:
+            raise RackpulseError(f"{path} lacks the identity columns {', '.join(missing)}")
+        columns = ", ".join(f"`{name}`" for name in known)
+        # Stored at the moment of the sample, of no message.
+        client.command(
+            f"INSERT INTO telemetry.{stream.name} ({columns}, ingested_at)"
+            f" SELECT {columns}, sampled_at FROM file({_quoted(path)}, 'Parquet')"
+        )
+        rows = client.query(
+            "SELECT cluster, count(), min(sampled_at), max(sampled_at)"
+            f" FROM telemetry.{stream.name} GROUP BY cluster"
+        ).result_rows
+        for cluster, count, first, last in rows:
+            clusters[cluster] = clusters.get(cluster, 0) + count
+            times += [_aware(first), _aware(last)]
     if not clusters:
         raise RackpulseError(f"{folder} is empty")
     return LabelledSet(
-        folder, max(clusters, key=lambda name: clusters[name]),
-        _aware(min(times)), _aware(max(times)), faults,
-    )  # fmt: skip
+        folder, max(clusters, key=lambda name: clusters[name]), min(times), max(times), faults
+    )
+
+
+def _quoted(path: Path) -> str:
+    text = str(path.resolve()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def _aware(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _delivered(table: pa.Table, stream: object) -> pa.Table:
-    """Add the writer's columns: stored at the moment of the sample, of no message."""
-    schema = table_schema(stream)  # type: ignore[arg-type]
-    columns = []
-    count = table.num_rows
-    for field in schema:
-        if field.name in table.column_names:
-            columns.append(table.column(field.name))
-        elif field.name == "ingested_at":
-            columns.append(table.column("sampled_at"))
-        elif pa.types.is_dictionary(field.type):
-            codes = pa.array(np.zeros(count, dtype=np.int32))
-            columns.append(pa.DictionaryArray.from_arrays(codes, pa.array(["labelled"])))
-        else:
-            columns.append(pa.array(np.zeros(count), pa.float64()).cast(field.type))
-    return pa.table(columns, schema=schema)

@@ -63,11 +63,8 @@ def incidents_of(
             index = item.index_of(end)
             if item.has_verdict(index, incident.ids):
                 return True
-            silent = int(SILENT / MINUTE)
-            return not any(
-                item.has_verdict(past, incident.ids)
-                for past in range(max(0, index - silent), index)
-            )
+            first = max(0, index - int(SILENT / MINUTE))
+            return not any(item.has_verdict(past, incident.ids) for past in range(first, index))
 
         changes = advance(
             findings, list(open_now.values()), before, specs, cluster, end, set(by_id), [], over
