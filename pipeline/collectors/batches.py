@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -48,13 +48,14 @@ class Batches:
         """Rows that wait."""
         return self._rows
 
-    def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Add tables in their stream's wire schema."""
+    def add(self, tables: Mapping[str, Iterable[pa.Table]]) -> None:
+        """Add tables by stream."""
         with self._lock:
-            for stream, table in tables.items():
-                if table.num_rows:
-                    self._waiting.setdefault(stream, deque()).append(table)
-                    self._rows += table.num_rows
+            for stream, parts in tables.items():
+                for table in parts:
+                    if table.num_rows:
+                        self._waiting.setdefault(stream, deque()).append(table)
+                        self._rows += table.num_rows
             while self._rows > self._max_rows:
                 self._drop_oldest()
 
@@ -67,11 +68,11 @@ class Batches:
         if not self._waiting[stream]:
             del self._waiting[stream]
 
-    def take(self) -> dict[str, pa.Table]:
-        """All that waits, one table per stream."""
+    def take(self) -> dict[str, list[pa.Table]]:
+        """All that waits, by stream, the oldest first."""
         with self._lock:
             waiting, self._waiting, self._rows = self._waiting, {}, 0
-        return {stream: joined(list(tables)) for stream, tables in waiting.items()}
+        return {stream: list(tables) for stream, tables in waiting.items()}
 
     def give_back(self, stream: str, table: pa.Table) -> None:
         """Rows that the sink refused wait again, in front."""
@@ -80,10 +81,3 @@ class Batches:
             self._rows += table.num_rows
             while self._rows > self._max_rows:
                 self._drop_oldest()
-
-
-def joined(tables: list[pa.Table]) -> pa.Table:
-    """Tables of one schema as one, with one dictionary per column."""
-    if len(tables) == 1:
-        return tables[0]
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

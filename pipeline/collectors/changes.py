@@ -167,11 +167,17 @@ class Changes:
         self._leaks.forget(target)
         self._profiling.forget(target)
 
-    def look(self, target: str, stream: str, table: pa.Table) -> list[Row]:
+    def look(
+        self,
+        target: str,
+        stream: str,
+        table: pa.Table,
+        rack_of: Callable[[str], str | None] = lambda manager: None,
+    ) -> list[Row]:
         """Event rows of one page's rows of a stream.
 
         Args:
-            table: placed rows; the event rows carry their place on.
+            rack_of: rack of a management controller, for leaks that several of a rack see.
         """
         rules = WATCHED.get(stream)
         if rules is None or not table.num_rows:
@@ -181,7 +187,7 @@ class Changes:
         if names:
             found = self._compare(target, stream, table, names)
         if stream == "component" and "leak" in table.column_names:
-            found += self._leaks.look(target, table)
+            found += self._leaks.look(target, table, rack_of)
         if stream == "gpu":
             found += self._profiling.look(target, table)
         return found
@@ -270,12 +276,11 @@ class Leaks:
             self._since.pop(key, None)
             self._told.discard(key)
 
-    def look(self, target: str, table: pa.Table) -> list[Row]:
+    def look(self, target: str, table: pa.Table, rack_of: Callable[[str], str | None]) -> list[Row]:
         """Event rows of the detectors in a page."""
         found: list[Row] = []
         managers, ids = _values(table, "manager_id"), _values(table, "component_id")
         times, leaks = _values(table, "sampled_at"), _values(table, "leak")
-        racks = _values(table, "rack") if "rack" in table.column_names else [None] * len(ids)
         for number, leak in enumerate(leaks):
             if leak is None:
                 continue
@@ -284,7 +289,7 @@ class Leaks:
             self._known[key] = target
             time = times[number]
             assert isinstance(time, datetime)
-            rack = str(racks[number]) if racks[number] else key[0]
+            rack = rack_of(key[0]) or key[0]
             event = self._wet(key, time, rack, first=first) if leak else self._dry(key)
             if event is not None:
                 found.append(_row("component", key, event, table, number))
@@ -338,10 +343,7 @@ def _row(
         "current": event.current,
         "suggested_action": event.action,
     }
-    for name in (
-        "cluster", "source", "sampled_at", "target", "host", "rack", "tray", "slot", "rail",
-        "leaf", "cdu", "pci_bus_id",
-    ):  # fmt: skip
+    for name in ("cluster", "source", "sampled_at", "target", "host", "pci_bus_id"):
         if name in table.column_names:
             row[name] = table.column(name)[number].as_py()
     return row

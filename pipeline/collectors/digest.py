@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -31,6 +31,7 @@ TEXT_KINDS = frozenset({"dcgm", "nmxt", "ib_exporter", "node_exporter_ib"})
 
 
 MAX_ADDRESSES = 200_000
+_MISFITS = (KeyError, ValueError, TypeError, pa.ArrowException)
 
 
 @dataclass(slots=True)
@@ -38,14 +39,14 @@ class Digest:
     """What became of one read.
 
     Attributes:
-        tables: rows in the wire schema of their stream, placed.
+        tables: rows by stream, as the readers made them.
         about: row of ``component`` about the target; many of them become one table
-            (:meth:`Digester.about_targets`), for a table of one row costs as much.
+            (:meth:`Digester.finish`), for a table of one row costs as much.
         rejected: refused readings by reason and column.
     """
 
     about: dict[str, object] = field(default_factory=dict)
-    tables: dict[str, pa.Table] = field(default_factory=dict)
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -111,20 +112,73 @@ class Digester:
             cut = target.kind in TEXT_KINDS and not fetched.body.endswith(b"\n")
             changes = health.read(reading.tables, truncated=cut, now=now)
         digest = Digest(rejected=reading.rejected)
-        tables = dict(reading.tables)
         digest.about = self._health_row(target, health, received, cluster)
-        for stream, table in tables.items():
-            self._add(digest, stream, table, target.name)
+        for stream, table in reading.tables.items():
+            self._look(digest, target, stream, table)
         if changes:
             self._add(digest, "event", self._events(target, changes, received, cluster))
         return digest
 
-    def about_targets(self, rows: list[dict[str, object]]) -> dict[str, pa.Table]:
-        """The rows about targets of many reads, in the wire schema, placed."""
-        digest = Digest()
-        if rows:
-            self._add(digest, "component", table_of(self._contracts["component"], rows))
-        return digest.tables
+    def _look(self, digest: Digest, target: Target, stream: str, table: pa.Table) -> None:
+        """Keep a page's rows of one stream, and see what changed in them."""
+        try:
+            if stream == "gpu":
+                self._learn_addresses(table)
+            events = self._changes.look(target.name, stream, table, self._rack_of)
+        except (KeyError, ValueError, TypeError, pa.ArrowException) as exc:
+            # Seen before the rows are checked against the contract, which costs them below.
+            log.error("changes in rows of %s from %s: %s", stream, target.name, exc)
+            events = []
+        self._add(digest, stream, table)
+        if events:
+            self._add(digest, "event", table_of(self._contracts["event"], events))
+
+    def _rack_of(self, manager: str) -> str | None:
+        return self.placer.rack_of_manager(manager)
+
+    def finish(
+        self, parts: Mapping[str, list[pa.Table]], about: list[dict[str, object]]
+    ) -> tuple[dict[str, pa.Table], Counter[str]]:
+        """Rows of many pages as one table per stream: jobs, places, wire schema.
+
+        Done for a window's pages together, for a table of few rows costs nearly as much as one
+        of many. Rows of a page that does not fit the contract cost that page.
+
+        Args:
+            about: rows about targets.
+
+        Returns:
+            The tables, and the rows that did not fit by stream.
+        """
+        whole = {stream: list(tables) for stream, tables in parts.items()}
+        if about:
+            own = table_of(self._contracts["component"], about)
+            whole.setdefault("component", []).append(own)
+        refused: Counter[str] = Counter()
+        finished = {}
+        for stream, tables in whole.items():
+            try:
+                finished[stream] = self._whole(stream, tables)
+            except _MISFITS:
+                good = []
+                for table in tables:
+                    try:
+                        good.append(self._whole(stream, [table]))
+                    except _MISFITS as exc:
+                        refused[stream] += table.num_rows
+                        log.error("rows of %s do not fit the contract: %s", stream, exc)
+                if good:
+                    finished[stream] = pa.concat_tables(good).unify_dictionaries()
+        return finished, refused
+
+    def _whole(self, stream: str, tables: list[pa.Table]) -> pa.Table:
+        table = tables[0]
+        if len(tables) > 1:
+            table = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
+        table = table.combine_chunks()
+        if stream == "gpu":
+            table = self.jobs.fill(table)
+        return conform(self._contracts[stream], self.placer.place(table, stream))
 
     def _read(self, target: Target, page: Page) -> Reading:
         if target.kind != kmsg.KIND:
@@ -154,24 +208,8 @@ class Digester:
                     self._gpu_at.clear()
                 self._gpu_at[host, pci] = uuid
 
-    def _add(self, digest: Digest, stream: str, table: pa.Table, target_name: str = "") -> None:
-        try:
-            if stream == "gpu":
-                table = self.jobs.fill(table)
-            placed = self.placer.place(table, stream)
-            whole = conform(self._contracts[stream], placed)
-        except (KeyError, ValueError, pa.ArrowException) as exc:
-            digest.rejected["does_not_conform", ""] += table.num_rows
-            log.error("rows of %s do not fit the contract: %s", stream, exc)
-            return
-        if target_name:
-            if stream == "gpu":
-                self._learn_addresses(whole)
-            events = self._changes.look(target_name, stream, whole)
-            if events:
-                self._add(digest, "event", table_of(self._contracts["event"], events))
-        before = digest.tables.get(stream)
-        digest.tables[stream] = whole if before is None else pa.concat_tables([before, whole])
+    def _add(self, digest: Digest, stream: str, table: pa.Table) -> None:
+        digest.tables.setdefault(stream, []).append(table)
 
     def _health_row(
         self, target: Target, health: TargetHealth, received: datetime, cluster: str

@@ -59,6 +59,10 @@ class Placer:
             table = self._ib_peers(table, stream)
         return table
 
+    def rack_of_manager(self, manager: str) -> str | None:
+        """The rack of a management controller; None where it is not known."""
+        return self._managed(manager, None).rack if self._topology is not None else None
+
     # ------------------------------------------------------------ who stands where
 
     def _at(self, kind: str, entity_id: str | None, host: str | None) -> Place:

@@ -358,10 +358,10 @@ class Collector:
     async def _hand_over_now(self) -> None:
         loop = asyncio.get_running_loop()
         about, self._about = self._about, []
-        self._batches.add(
-            await loop.run_in_executor(self._parse, self._digester.about_targets, about)
+        tables, refused = await loop.run_in_executor(
+            self._parse, self._digester.finish, self._batches.take(), about
         )
-        tables = await loop.run_in_executor(self._parse, self._batches.take)
+        self._batches.dropped.update(refused)
         safe = True
         for stream, table in tables.items():
             try:

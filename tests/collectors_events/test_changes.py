@@ -26,6 +26,7 @@ class Feed:
     def __init__(self) -> None:
         self.changes = Changes()
         self.time = AT
+        self.racks: dict[str, str] = {}
 
     def __call__(
         self, stream: str, *rows: dict[str, Any], target: str = "t", after_s: float = 10
@@ -33,7 +34,8 @@ class Feed:
         self.time += timedelta(seconds=after_s)
         base = {"cluster": "c", "source": "s", "sampled_at": self.time, "target": target}
         full = [{**base, **IDENTITY[stream], **row} for row in rows]
-        return self.changes.look(target, stream, table_of(CONTRACTS[stream], full))
+        table = table_of(CONTRACTS[stream], full)
+        return self.changes.look(target, stream, table, self.racks.get)
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -44,10 +46,10 @@ def test_xid_that_stays_for_days_is_one_event() -> None:
     feed = Feed()
     assert feed("gpu", {"xid_last": 31}) == []
     assert feed("gpu", {"xid_last": 31}) == []
-    (event,) = feed("gpu", {"xid_last": 79, "rack": "rack-01", "pci_bus_id": "0:1:0"})
+    (event,) = feed("gpu", {"xid_last": 79, "host": "h1", "pci_bus_id": "0:1:0"})
     assert (event["kind"], event["code"], event["severity"]) == ("xid", "79", "critical")
     assert (event["previous"], event["current"]) == ("31", "79")
-    assert (event["entity_kind"], event["entity_id"], event["rack"]) == ("gpu", "GPU-1", "rack-01")
+    assert (event["entity_kind"], event["entity_id"], event["host"]) == ("gpu", "GPU-1", "h1")
     assert event["sampled_at"] == feed.time
     for _ in range(5):
         assert feed("gpu", {"xid_last": 79}) == []
@@ -140,10 +142,10 @@ def test_targets_do_not_mix_and_are_forgotten() -> None:
     assert feed("gpu", {"xid_last": 79}, target="a") == []
 
 
-def leak(wet: bool | None, manager: str = "tray-1", rack: str = "rack-01") -> dict[str, Any]:
+def leak(wet: bool | None, manager: str = "tray-1") -> dict[str, Any]:
     return {
         "manager_id": manager, "component_id": "/LeakDetectors/1", "entity_type": "leak_detector",
-        "leak": wet, "rack": rack,
+        "leak": wet,
     }  # fmt: skip
 
 
@@ -169,10 +171,11 @@ def test_leak_that_stays_is_one_event() -> None:
 
 def test_two_trays_of_a_rack_are_believed_at_once() -> None:
     feed = Feed()
-    for tray in ("tray-1", "tray-2", "tray-3"):
-        feed("component", leak(False, tray, "rack-02" if tray == "tray-3" else "rack-01"))
+    feed.racks = {"tray-1": "rack-01", "tray-2": "rack-01", "tray-3": "rack-02"}
+    for tray in feed.racks:
+        feed("component", leak(False, tray))
     assert kinds(feed("component", leak(True, "tray-1"))) == ["leak_suspected"]
-    assert kinds(feed("component", leak(True, "tray-3", "rack-02"))) == ["leak_suspected"]
+    assert kinds(feed("component", leak(True, "tray-3"))) == ["leak_suspected"]
     assert kinds(feed("component", leak(True, "tray-2"))) == ["leak"]
     assert kinds(feed("component", leak(True, "tray-1"))) == ["leak"]
 
