@@ -14,7 +14,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-MAX_WAITING_ROWS = 2_000_000
+# Half a minute of the reference fleet, a few hundred megabytes.
+MAX_WAITING_ROWS = 500_000
 
 
 class Sink(Protocol):

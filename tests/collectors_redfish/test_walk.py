@@ -193,6 +193,26 @@ def test_session_is_opened_once_and_given_back() -> None:
     assert controller.open_most <= 4
 
 
+def test_controller_without_sessions_gets_the_password_itself() -> None:
+    tree = cdu({PUMPS: pump(1)})
+    asked: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers.get("Authorization"))
+        if request.method == "POST":
+            return httpx.Response(404)
+        if not request.headers.get("Authorization"):
+            return httpx.Response(401)
+        found = tree.get(request.url.path)
+        return httpx.Response(200, json=found) if found else httpx.Response(404)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    one = Walker(http, "https://b.test", clock=ManualClock(), credentials=Credentials("u", "p"))
+    assert len(rows(read(asyncio.run(one.walk())), "coolant")) == 1
+    # "u:p" in base64; asked for once without, then always with it.
+    assert asked.count("Basic dTpw") == len(asked) - 2
+
+
 def test_wrong_password_says_so_without_it() -> None:
     controller = Controller(cdu({}), password="right")
     with pytest.raises(WalkError, match="login_refused") as caught:

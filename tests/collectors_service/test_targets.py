@@ -37,7 +37,9 @@ def test_file_sd(tmp_path: Path) -> None:
         },
         {
             "targets": ["[2001:db8::1]:9352"],
-            "labels": {"job": "nmxt", "host": "s1", "__scheme__": "https", "__metrics_path__": "/x"},
+            "labels": {
+                "job": "nmxt", "host": "s1", "__scheme__": "https", "__metrics_path__": "/x",
+            },
         },
         {"targets": [], "labels": {"kind": "dcgm"}},
     ]  # fmt: skip

@@ -118,6 +118,7 @@ class Walker:
         self._gate = asyncio.Semaphore(CONCURRENCY)
         self._token: str | None = None
         self._session: str | None = None
+        self._basic = False
         self._login = asyncio.Lock()
         self._live: list[str] = []
         self._context: dict[str, Resource] = {}
@@ -212,9 +213,12 @@ class Walker:
         headers = {"Accept": "application/json", "OData-Version": "4.0"}
         if self._token:
             headers["X-Auth-Token"] = self._token
+        auth = None
+        if self._basic and self._credentials is not None:
+            auth = httpx.BasicAuth(self._credentials.user, self._credentials.password)
         async with self._http.stream(
             "GET", self._base + path, headers=headers, timeout=self._timeout_s,
-            follow_redirects=False,
+            follow_redirects=False, auth=auth,
         ) as answer:  # fmt: skip
             body = bytearray()
             async for piece in answer.aiter_bytes():
@@ -234,6 +238,9 @@ class Walker:
                 f"{self._base}{ROOT}/SessionService/Sessions",
                 json=login, timeout=self._timeout_s, follow_redirects=False,
             )  # fmt: skip
+            if answer.status_code in (404, 405, 501):
+                self._basic = True  # a controller without sessions
+                return
             if answer.status_code not in (200, 201) or "X-Auth-Token" not in answer.headers:
                 raise WalkError("login_refused", f"HTTP {answer.status_code}")
             self._token = answer.headers["X-Auth-Token"]
