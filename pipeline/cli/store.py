@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import click
 
+from pipeline.clock import SystemClock
 from pipeline.service import setup_logging
 from pipeline.settings import load_settings
 from pipeline.streams import load_contracts
@@ -23,6 +26,28 @@ def serve(port: int) -> None:
     settings = load_settings()
     setup_logging(settings.log_format)
     run(settings, port)
+
+
+@store.command()
+@click.option("--hours", default=3.0, show_default=True, help="How far back to look.")
+@click.option("--lag", default=60.0, show_default=True, help="Seconds that rows have to come in.")
+def minutes(hours: float, lag: float) -> None:
+    """Compute the minutes that are missing or out of date, from the stored rows."""
+    from pipeline.store import connect, rollups
+
+    settings = load_settings()
+    contracts = load_contracts()
+    now = SystemClock().now()
+    with connect(settings) as client:
+        for name in rollups.ROLLED_UP:
+            done = rollups.refresh(
+                client,
+                contracts[name],
+                now - timedelta(hours=hours),
+                now - timedelta(seconds=lag),
+                version=now,
+            )
+            click.echo(f"{name}: {len(done)} minutes computed")
 
 
 @click.command()

@@ -10,13 +10,17 @@ import re
 from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
 
 from pipeline.errors import ConfigError
 from pipeline.settings import Settings
-from pipeline.store.sql_text import statements
+from pipeline.store import rollups
+from pipeline.store.sql_text import quote, statements
 from pipeline.streams import Contracts, Stream, schemas_folder
 from pipeline.streams.ddl import DATABASE, clickhouse_type, column_sql, create_table_sql
 
+# Minutes are kept for longer than the rows that they were made of.
+MINUTES_RETENTION_DAYS = 90
 _FILE_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _LEDGER = f"""CREATE TABLE IF NOT EXISTS {DATABASE}.schema_migration
 (
@@ -47,6 +51,8 @@ def migrate(client: Client, settings: Settings, contracts: Contracts) -> list[st
     client.command(adapt(f"CREATE DATABASE IF NOT EXISTS {DATABASE}"))
     for stream in contracts.values():
         done += _stream_table(client, settings, adapt, stream)
+        if stream.name in rollups.ROLLED_UP:
+            done += _minutes(client, settings, adapt, stream)
     client.command(adapt(_LEDGER))
     done += _numbered(client, adapt, schemas_folder() / "sql")
     return done
@@ -109,6 +115,28 @@ def _stream_table(client: Client, settings: Settings, adapt: _Adapter, stream: S
     return done
 
 
+def _minutes(client: Client, settings: Settings, adapt: _Adapter, stream: Stream) -> list[str]:
+    """The table and view of a stream's minutes; they follow the contract's columns."""
+    table = rollups.table_name(stream)
+    there = _columns(client, table.partition(".")[2])
+    done = [] if there else [f"created {table}"]
+    days = max(settings.retention_days, MINUTES_RETENTION_DAYS)
+    make_table, make_view = rollups.create_sql(stream, days)
+    client.command(adapt(make_table))
+    missing = [column for column in rollups.rollup_columns(stream) if column[0] not in there]
+    for name, kind, text in missing if there else []:
+        client.command(
+            adapt(
+                f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS `{name}` {kind} CODEC(ZSTD(1))"
+                f" COMMENT {quote(text)}"
+            )
+        )
+        done.append(f"added {table}.{name}")
+    if done:
+        client.command(adapt(make_view))
+    return done
+
+
 def _columns(client: Client, table: str) -> dict[str, str]:
     rows = client.query(
         "SELECT name, type FROM system.columns"
@@ -167,8 +195,14 @@ def _numbered(client: Client, adapt: _Adapter, folder: Path) -> list[str]:
                     " write the change as a new file with the next number"
                 )
             continue
-        for statement in statements(text):
-            client.command(adapt(statement))
+        for number, statement in enumerate(statements(text), 1):
+            try:
+                client.command(adapt(statement))
+            except DatabaseError as exc:
+                raise ConfigError(
+                    f"schemas/sql/{path.name}: statement {number} failed, and will be tried"
+                    f" again from the first one: {exc}"
+                ) from exc
         client.command(
             f"INSERT INTO {DATABASE}.schema_migration (name, checksum)"
             " SELECT {name:String}, {checksum:String}",

@@ -15,7 +15,7 @@ def test_migrates_and_keeps_rows_over_a_restart(tmp_path: Path, contracts: Contr
     store = RunningStore(tmp_path)
     with store:
         done = store.migrate()
-        assert [f"created telemetry.{name}" for name in contracts] == done[: len(contracts)]
+        assert {f"created telemetry.{name}" for name in contracts} <= set(done)
         assert store.migrate() == []
         with store.client() as client:
             client.command("CREATE TABLE t (a UInt64) ENGINE = MergeTree ORDER BY a")
