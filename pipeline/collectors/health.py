@@ -25,6 +25,8 @@ NOISY: Mapping[str, tuple[str, ...]] = {
         "return_pressure_kpa", "delta_pressure_kpa",
     ),
 }  # fmt: skip
+# Coolant readings are coarse, and a steady loop moves little: they are given more time.
+PATIENCE: Mapping[str, float] = {"redfish": 5.0}
 # Kinds whose values are carried forward: standing still is nothing odd there.
 CARRIED_FORWARD = frozenset({"bms"})
 # The stream whose entities are counted, and the column that names one, by kind of target.
@@ -221,8 +223,10 @@ class TargetHealth:
                 return [Change("target_moving", "info", text, "frozen", "moving")]
             return []
         self._unmoved += 1
-        long_enough = now - self._unmoved_since >= self.limits.frozen_after_s
-        if self._frozen or self._unmoved < self.limits.frozen_after or not long_enough:
+        patience = PATIENCE.get(self.target.kind, 1.0)
+        enough = self._unmoved >= self.limits.frozen_after * patience
+        long_enough = now - self._unmoved_since >= self.limits.frozen_after_s * patience
+        if self._frozen or not enough or not long_enough:
             return []
         self._frozen = True
         text = f"{self.target.name}: no reading moved in {self._unmoved + 1} reads"
