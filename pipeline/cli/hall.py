@@ -97,3 +97,45 @@ def load(racks: int, seed: int, seconds: float, hz: float, paced: bool) -> None:
         f"({report.acknowledged_s:.1f} s until acknowledged); {report.cpu_s:.1f} s of one core: "
         f"{report.times_real_time:.1f} times real time"
     )
+
+
+@click.group()
+def drill() -> None:
+    """Fire drills: prove that the pipeline sees a fault and says so."""
+
+
+@drill.command()
+@click.option("--fault", "cause", default="capped_clocks", show_default=True, help="Its cause.")
+@click.option("--entity", help="In the shadow hall, such as rack-02/tray-05/slot-1; else drawn.")
+@click.option("--severity", type=float)
+@click.option("--timeout", "timeout_s", default=300.0, show_default=True, help="Of each stage.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def start(
+    cause: str, entity: str | None, severity: float | None, timeout_s: float, as_json: bool
+) -> None:
+    """Inject a labelled fault into a shadow hall and follow it through to the webhook."""
+    import json
+
+    from pipeline.errors import RackpulseError
+    from pipeline.hall.drill_store import run_drill
+    from pipeline.settings import load_settings
+
+    report = run_drill(
+        load_settings(), load_contracts(), cause, entity, severity=severity, timeout_s=timeout_s,
+        say=lambda text: click.echo(text, err=as_json),
+    )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        click.echo(
+            f"drill in cluster {report.cluster}: {report.cause} on {report.entity} "
+            f"({'passed' if report.passed else 'FAILED'})"
+        )
+        if report.minutes_to_detect is not None:
+            click.echo(f"detected {report.minutes_to_detect:g} min after it could be seen")
+    if not report.passed:
+        pages = f"; false pages: {report.false_pages}" if report.false_pages else ""
+        cause_text = "" if report.cause_right or not report.found else "; its cause was wrong"
+        raise RackpulseError(
+            f"The drill failed: {report.failure or 'see above'}{cause_text}{pages}"
+        )

@@ -65,10 +65,10 @@ def _writer(path: Path, stream: Stream) -> pq.ParquetWriter:
     for column in stream.wire_columns:
         if column.name == "sampled_at":
             encodings[column.name] = "DELTA_BINARY_PACKED"
-        elif column.kind == "counter" and column.type == "uint64":
-            encodings[column.name] = "BYTE_STREAM_SPLIT"
-        elif column.type == "float64" or (
-            column.type == "float32" and column.unit in ("W", "ratio")
+        elif (
+            (column.kind == "counter" and column.type == "uint64")
+            or column.type == "float64"
+            or (column.type == "float32" and column.unit in ("W", "ratio"))
         ):
             encodings[column.name] = "BYTE_STREAM_SPLIT"
         else:

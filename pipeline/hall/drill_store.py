@@ -1,0 +1,83 @@
+"""The real pipeline, as a drill watches it: the store, the live models, the alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.hall.drill import Drill, DrillReport
+from pipeline.hall.history import kafka_outlet_maker
+from pipeline.settings import Settings
+from pipeline.streams import Contracts
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+
+class StorePipeline:
+    """Looks into ClickHouse, and runs detectors and incidents for the shadow cluster."""
+
+    def __init__(self, client: Client, settings: Settings, contracts: Contracts) -> None:
+        self._client = client
+        self._settings = settings
+        self._contracts = contracts
+
+    def stored(self, cluster: str) -> dict[str, int]:
+        found = {}
+        for stream in self._contracts:
+            rows = self._client.query(
+                f"SELECT count() FROM telemetry.{stream} WHERE cluster = {{c:String}}"
+                " AND ingested_at > now() - INTERVAL 1 DAY",
+                parameters={"c": cluster},
+            ).result_rows
+            found[stream] = int(rows[0][0])
+        return found
+
+    def judge(self, cluster: str, window_end: datetime) -> list[Mapping[str, Any]]:
+        from pipeline.detection import score
+        from pipeline.incidents import step
+
+        settings = self._settings.model_copy(update={"cluster": cluster})
+        score(self._client, settings, window_end)
+        return [asdict(transition) for transition in step(self._client, settings, window_end)]
+
+    def delivered(self, transition_ids: Iterable[str]) -> bool:
+        rows = self._client.query(
+            "SELECT count() FROM telemetry.alert_delivery"
+            " WHERE outcome = 'delivered' AND transition_id IN {ids:Array(String)}",
+            parameters={"ids": list(transition_ids)},
+        ).result_rows
+        return bool(rows[0][0])
+
+
+def run_drill(
+    settings: Settings,
+    contracts: Contracts,
+    cause: str,
+    entity: str | None = None,
+    *,
+    severity: float | None = None,
+    timeout_s: float = 300.0,
+    say: Any = lambda text: None,
+    clock: Clock | None = None,
+) -> DrillReport:
+    """Run a fire drill against the pipeline of ``settings``.
+
+    Raises:
+        RackpulseError: the store or Kafka does not answer, or the cause or entity is unknown.
+    """
+    from pipeline.store import connect
+
+    clock = clock or SystemClock()
+    client = connect(settings)
+    try:
+        drill = Drill(
+            contracts, clock, kafka_outlet_maker(settings, contracts, clock),
+            StorePipeline(client, settings, contracts), timeout_s=timeout_s, say=say,
+        )  # fmt: skip
+        return drill.run(cause, entity, severity=severity)
+    finally:
+        client.close()
