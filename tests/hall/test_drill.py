@@ -11,7 +11,7 @@ import pytest
 from pipeline.bus.codec import Header, decode, write_header
 from pipeline.clock import ManualClock
 from pipeline.errors import RackpulseError
-from pipeline.hall.drill import Drill
+from pipeline.hall.drill import Drill, DrillReport
 from pipeline.streams import Contracts
 
 _NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -40,11 +40,12 @@ class _Kafka:
 class _Pipeline:
     """A pipeline that opens its incident three minutes after the fault and closes it later."""
 
-    def __init__(self, kafka: _Kafka, **spoiled: object) -> None:
+    def __init__(self, contracts: Contracts, kafka: _Kafka, **spoiled: object) -> None:
+        self._contracts = contracts
         self._kafka = kafka
         self._spoiled = spoiled
         self.windows: list[datetime] = []
-        self.cluster = ""
+        self.cluster = self._entity = ""
 
     def stored(self, cluster: str) -> dict[str, int]:
         self.cluster = cluster
@@ -56,9 +57,14 @@ class _Pipeline:
     def judge(self, cluster: str, window_end: datetime) -> list[Mapping[str, Any]]:
         assert cluster == self.cluster
         self.windows.append(window_end)
+        if not self._entity:
+            rows = _columns(self._contracts, self._kafka, "gpu", "host", "slot", "gpu_uuid")
+            self._entity = next(
+                str(uuid) for host, slot, uuid in rows if (host, slot) == ("rack-02-tray-05", 1)
+            )
         step = {
             "transition_id": f"t{len(self.windows)}", "incident_id": "i1",
-            "detector": "straggler_gpu", "entity_id": self._entity(), "members": [],
+            "detector": "straggler_gpu", "entity_id": self._entity, "members": [],
             "cause": self._spoiled.get("cause", "capped_clocks"), "summary": "slow",
         }  # fmt: skip
         if len(self.windows) == 3 and not self._spoiled.get("blind"):
@@ -69,49 +75,34 @@ class _Pipeline:
             return [{**step, "transition": "resolved"}]
         return []
 
-    def _entity(self) -> str:
-        return str(self._spoiled["entity"])
-
     def delivered(self, transition_ids: Iterable[str]) -> bool:
         assert list(transition_ids)
         return not self._spoiled.get("mute")
 
 
-def _drill(contracts: Contracts, **spoiled: object) -> tuple[Any, _Kafka, _Pipeline]:
+def _drill(contracts: Contracts, **spoiled: object) -> tuple[DrillReport, _Kafka, _Pipeline]:
     kafka = _Kafka()
-    # The shadow hall is the same every time but for its cluster, which the ids depend on.
-    pipeline = _Pipeline(kafka, **spoiled)
+    pipeline = _Pipeline(contracts, kafka, **spoiled)
     drill = Drill(contracts, ManualClock(_NOW), kafka, pipeline, timeout_s=20)
-
-    class _Knows(_Pipeline):
-        pass
-
-    pipeline._entity = lambda: entity[0]  # type: ignore[method-assign]
-    entity: list[str] = []
-
-    def look(text: str) -> None:
-        if "stored" in text:
-            entity.append(_culprit(contracts, kafka))
-
-    drill._say = look
     report = drill.run("capped_clocks", "rack-02/tray-05/slot-1", severity=0.2)
     return report, kafka, pipeline
 
 
-def _culprit(contracts: Contracts, kafka: _Kafka) -> str:
-    """The GPU whose clock fell, as the rows say."""
-    for stream, _, _, body in kafka.bodies:
-        if stream != "gpu":
-            continue
-        batch = decode(contracts, write_header(Header("gpu", 1, "t.1", 1, 1)), body).batch
-        for row in batch.to_pylist():
-            if row["host"] == "rack-02-tray-05" and row["slot"] == 1:
-                return str(row["gpu_uuid"])
-    raise AssertionError("the GPU is not in the rows")
+def _columns(
+    contracts: Contracts, kafka: _Kafka, stream: str, *names: str
+) -> list[tuple[object, ...]]:
+    """Some columns of all rows that were sent."""
+    found: list[tuple[object, ...]] = []
+    for own, _, _, body in kafka.bodies:
+        if own == stream:
+            header = write_header(Header(stream, 1, "t.1", 1, 1))
+            batch = decode(contracts, header, body).batch
+            found += zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    return found
 
 
 def test_a_drill_follows_the_fault_to_the_webhook(contracts: Contracts) -> None:
-    report, kafka, pipeline = _drill(contracts)
+    report, _, pipeline = _drill(contracts)
     assert report.passed
     assert report.resolved
     assert [stage.name for stage in report.stages] == [
@@ -126,18 +117,16 @@ def test_a_drill_follows_the_fault_to_the_webhook(contracts: Contracts) -> None:
 def test_the_shadow_hall_is_a_cluster_of_its_own(contracts: Contracts) -> None:
     report, kafka, _ = _drill(contracts)
     assert report.cluster.startswith("drill-20260302T0800-")
-    seen, clocks = set(), []
-    for stream, _, _, body in kafka.bodies:
-        batch = decode(contracts, write_header(Header(stream, 1, "t.1", 1, 1)), body).batch
-        rows = batch.to_pylist()
-        seen |= {row["cluster"] for row in rows}
-        if stream == "gpu":
-            clocks += [
-                (row["sampled_at"], row["sm_clock_mhz"])
-                for row in rows
-                if row["gpu_uuid"] == report.entity
-            ]
-    assert seen == {report.cluster}
+    for stream in {body[0] for body in kafka.bodies}:
+        clusters = {cluster for (cluster,) in _columns(contracts, kafka, stream, "cluster")}
+        assert clusters == {report.cluster}
+    clocks = [
+        (at, clock)
+        for at, clock, uuid in _columns(
+            contracts, kafka, "gpu", "sampled_at", "sm_clock_mhz", "gpu_uuid"
+        )
+        if uuid == report.entity
+    ]
     start = datetime.fromisoformat(report.fault_start.replace("Z", "+00:00"))
     before = [clock for at, clock in clocks if at <= start]
     during = [clock for at, clock in clocks if 60 < (at - start).total_seconds() < 590]
@@ -173,7 +162,7 @@ def test_a_drill_fails_where_the_pipeline_does(
 
 def test_an_unknown_fault_is_refused_before_anything_is_sent(contracts: Contracts) -> None:
     kafka = _Kafka()
-    drill = Drill(contracts, ManualClock(_NOW), kafka, _Pipeline(kafka))
+    drill = Drill(contracts, ManualClock(_NOW), kafka, _Pipeline(contracts, kafka))
     with pytest.raises(RackpulseError, match="capped_clocks"):
         drill.run("gremlins")
     with pytest.raises(RackpulseError, match="rack-77"):
