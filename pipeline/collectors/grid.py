@@ -90,11 +90,11 @@ class Grid:
             entity: values of the contract's entity columns, in their order.
             time_ms: the source's own time; None for the time of the page.
         """
-        key = (entity, time_ms)
-        number = self._rows.get(key)
+        time_ms = self._received_ms if time_ms is None else time_ms
+        number = self._rows.get((entity, time_ms))
         if number is None:
-            number = self._rows[key] = len(self._times)
-            self._times.append(self._received_ms if time_ms is None else time_ms)
+            number = self._rows[entity, time_ms] = len(self._times)
+            self._times.append(time_ms)
             for values in self._labels.values():
                 values.append(None)
             for name, value in zip(self.fields.stream.entity, entity, strict=True):
@@ -153,6 +153,17 @@ class Grid:
         if (row, field) not in self._said:
             self._said.add((row, field))
             self.put(row, field, raw)
+
+    def full(self, row: int, field: int) -> None:
+        """Count a reading that stands at the maximum of its register: unknown from there on."""
+        name = self.fields.columns[field].name
+        self._reading.reject(REASONS[SATURATED], name)
+        self._say_full(name)
+        if self.fields.tells_quality:
+            self.label(row, "quality", "saturated")
+
+    def _say_full(self, name: str) -> None:
+        self._reading.note(f"{name}: register is full, no rate can be computed from it")
 
     def extend(
         self,
@@ -248,7 +259,7 @@ class Grid:
             name = self.fields.columns[field].name
             self._reading.reject(REASONS[number], name, count)
             if number == SATURATED:
-                self._reading.note(f"{name}: register is full, no rate can be computed from it")
+                self._say_full(name)
 
     def _count_doubles(
         self,

@@ -104,6 +104,18 @@ def test_narrow_and_wide_counters_of_perfquery() -> None:
     assert set(wide.rejected) == {("saturated", "xmit_wait_ticks")}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_wide_counter_is_preferred(order: int) -> None:
+    blocks = [
+        "# Port counters: Lid 5 port 1\nPortXmitData:....4294967295\nPortRcvPkts:..7\n",
+        "# Port extended counters: Lid 5 port 1\nPortXmitData:....5000000000\n",
+    ]
+    reading = read("perfquery", "".join(blocks[::order]), target="0x1")
+    port = only(reading, "ib_port")
+    assert (port["xmit_data_bytes"], port["rcv_packets"]) == (20_000_000_000, 7)
+    assert reading.rejected == {("saturated", "xmit_data_bytes"): 1}
+
+
 def test_perfquery_without_a_guid() -> None:
     reading = read("perfquery", "# Port counters: Lid 5 port 1\nRcvPkts:....3\nNew:...1\nhello\n")
     port = only(reading, "ib_port")

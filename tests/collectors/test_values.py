@@ -196,6 +196,13 @@ def test_rows_at_different_times() -> None:
     assert reading.rejected == {("contradiction", "plain_w"): 1}
 
 
+def test_a_time_of_its_own_that_is_the_time_of_the_page() -> None:
+    found, _ = grid()
+    received_ms = int(AT.timestamp() * 1000)
+    assert found.row(("e",)) == found.row(("e",), received_ms)
+    assert found.row(("e",), received_ms + 1) != found.row(("e",))
+
+
 @pytest.mark.parametrize("raw", ["x", b"1_0", "", None, [1], True])
 def test_what_is_no_number(raw: object) -> None:
     found, reading = grid()

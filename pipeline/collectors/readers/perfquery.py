@@ -8,6 +8,7 @@ not answer: no counters, not zeros.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from pipeline.collectors.fabric import lid, normal_guid
 from pipeline.collectors.grid import Grid
@@ -23,6 +24,7 @@ _HEAD = re.compile(
 )
 _LINE = re.compile(r"(\w+):\.*\s*(\S+)")
 _GUID = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_ALL_BITS_32 = str(2**32 - 1)
 # Lines that say how was asked, not what was counted.
 _ASKED = ("PortSelect", "CounterSelect", "CounterSelect2")
 
@@ -31,32 +33,42 @@ def read(page: Page, contracts: Contracts) -> Reading:
     """Rows of the stream ib_port."""
     reading = Reading()
     known = fields(contracts, "ib_port", SOURCE)
-    grids = {wide: Grid(known, page, reading, source=SOURCE, wide=wide) for wide in (True, False)}
-    guid = guid_of(page)
+    grid = Grid(known, page, reading, source=SOURCE, wide=True)
     if not page.body.strip():
         reading.note("no text: the node did not answer in time")
-    grid, row = grids[False], -1
+    counters = list(_counters(page, grid, reading))
+    # Extended counters have 64 bits, the others 32 and fewer; of both the wide one is kept.
+    for wide in (True, False):
+        for of, row, name, value in counters:
+            if of is not wide:
+                continue
+            field = known.by_name.get(name)
+            if field is None:
+                reading.reject("unknown_counter")
+            elif not wide and value in (str(known.columns[field].saturates), _ALL_BITS_32):
+                grid.full(row, field)
+            else:
+                grid.put(row, field, value)
+    table = grid.table()
+    if table is not None:
+        reading.tables["ib_port"] = table
+    return reading
+
+
+def _counters(page: Page, grid: Grid, reading: Reading) -> Iterator[tuple[bool, int, str, str]]:
+    """Each counter line: whether it has 64 bits, its port's row, its name and its value."""
+    guid, row, wide = guid_of(page), -1, False
     for line in page.body.decode("utf-8", "replace").splitlines():
         head = _HEAD.match(line)
         if head:
-            # Port counters have 16 bits and fewer, the extended ones 64.
-            grid = grids["extended" in head["what"]]
-            row = _row(grid, page, reading, guid, head)
+            row, wide = _row(grid, page, reading, guid, head), "extended" in head["what"]
             continue
         found = _LINE.fullmatch(line.strip())
         if found is None or row < 0:
             if line.strip():
                 reading.reject("bad_line")
-            continue
-        name, value = found.groups()
-        if name in known.by_name:
-            grid.put(row, known.by_name[name], value)
-        elif name not in _ASKED:
-            reading.reject("unknown_counter")
-    tables = [table for grid in grids.values() if (table := grid.table()) is not None]
-    for table in tables:
-        reading = Reading.merged([reading, Reading({"ib_port": table})])
-    return reading
+        elif found.group(1) not in _ASKED:
+            yield wide, row, found.group(1), found.group(2)
 
 
 def guid_of(page: Page) -> str | None:
