@@ -47,6 +47,15 @@ def _print_table(result: object) -> None:
     rows = result.result_rows
     for row in rows[:_MAX_TABLE_ROWS]:
         table.add_row(*("NULL" if value is None else str(value) for value in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # In a file or a pipe nothing is folded: a cell stays on one line.
+        console = Console(
+            width=max(
+                80,
+                console.measure(table, options=console.options.update(max_width=100_000)).maximum,
+            )
+        )
+    console.print(table)
     if len(rows) > _MAX_TABLE_ROWS:
         click.echo(f"… and {len(rows) - _MAX_TABLE_ROWS} more rows: use --format csv", err=True)
