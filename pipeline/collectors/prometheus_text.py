@@ -196,7 +196,12 @@ class _Classic:
                 self._append(self.names[name], self.blocks[block], value)
                 return
             found, labels, rest = split_line(stripped)
-            self._append(self._name(found), self._labels(labels), rest)
+            label_index = self._labels(labels)
+            self._append(self._name(found), label_index, rest)
+            # Spaced otherwise than most, as a whole page may be: where the line was split as
+            # the short way splits it, its label block is known from now on.
+            if block and found.encode() == name and rest.strip() == value.strip(b" \t\r"):
+                self.blocks[block] = label_index
         except BadLineError as reason:
             self.rejected[str(reason)] += 1
 
