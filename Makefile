@@ -14,11 +14,12 @@ help:
 
 $(STAMP): requirements.lock requirements-uv.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 13) else "rackpulse needs Python 3.11 or 3.12; this is " + sys.version.split()[0] + ". Name one with: make PYTHON=python3.11 …")'
-	@echo "installing into $(VENV) (about a minute, once) ..."
+	@echo "installing into $(VENV) (one or two minutes, once) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
-	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q pipeline  # where Python may not write bytecode, each start would compile
 	@touch $@
 
 up: $(STAMP)
