@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     # Dag files name an error of this module, so it is loaded whenever one is parsed.
     from clickhouse_connect.driver.client import Client
 
+DRILL_CAUSES = ("capped_clocks", "blocked_quick_disconnect", "bad_cable")
 # Sampled densely, so that a fresh row tells that the window before it is complete.
 AWAITED_STREAMS = ("gpu", "coolant", "ib_port")
+
+
+class DrillFailedError(RackpulseError):
+    """The pipeline did not see a drill's fault."""
 
 
 class NotScoredError(RackpulseError):
@@ -91,11 +96,12 @@ def stream_states(
             f"""
             SELECT max(sampled_at), count(), countIf(sampled_at < {{end:DateTime64(3, 'UTC')}})
             FROM telemetry.{stream}
-            WHERE sampled_at >= {{start:DateTime64(3, 'UTC')}}
+            WHERE cluster = {{cluster:String}} AND sampled_at >= {{start:DateTime64(3, 'UTC')}}
               AND sampled_at < {{horizon:DateTime64(3, 'UTC')}}
               AND ingested_at >= {{start:DateTime64(3, 'UTC')}} - INTERVAL 1 DAY
             """,
             parameters={
+                "cluster": load_settings().cluster,
                 "start": window_end - timedelta(minutes=1),
                 "end": window_end,
                 "horizon": window_end + timedelta(minutes=10),
@@ -180,9 +186,10 @@ def history_has_landed(client: Client, window_end: datetime, *, minutes: int = 6
                 AND sampled_at < {before:DateTime64(3, 'UTC')}
             )
         FROM telemetry.gpu
-        WHERE ingested_at >= {since:DateTime64(3, 'UTC')}
+        WHERE cluster = {cluster:String} AND ingested_at >= {since:DateTime64(3, 'UTC')}
         """,
         parameters={
+            "cluster": load_settings().cluster,
             "recent": window_end - timedelta(minutes=1),
             "old": window_end - timedelta(minutes=minutes),
             "minute": window_end - timedelta(minutes=1),
@@ -319,6 +326,79 @@ def train_detector(client: Client, detector: str, until: str) -> Any:
     from pipeline import detection
 
     return _shown(detection.train(client, load_settings(), detector, whole_minute(until)))
+
+
+def silence_for(client: Client, params: Mapping[str, Any], *, since: datetime, by: str) -> Any:
+    """Silence what a form asks for; returns the silence for the UI.
+
+    Args:
+        params: ``scope``, ``name``, ``minutes``, ``reason``, ``detector``.
+        since: when it begins.
+
+    Raises:
+        RackpulseError: a field is missing or wrong.
+    """
+    from pipeline import incidents
+
+    scope, name = str(params["scope"]), str(params["name"]).strip()
+    reason = str(params["reason"]).strip()
+    if scope != "all" and not name:
+        raise RackpulseError(f"Which {scope}? Give its name")
+    if not reason:
+        raise RackpulseError("Why? Give a reason: the next shift will ask")
+    detector = str(params.get("detector") or "")
+    if detector:
+        choose_detectors([detector])
+    ends_at = since + timedelta(minutes=int(params["minutes"]))
+    made = incidents.silence(
+        client, load_settings().cluster, scope, "" if scope == "all" else name,
+        starts_at=since, ends_at=ends_at, reason=reason, by=by, detector=detector,
+    )  # fmt: skip
+    return _shown({"silence_id": made, "scope": scope, "name": name, "ends_at": ends_at})
+
+
+def sum_up_streams(
+    client: Client, until: datetime, *, hours: float = 3.0, clock: Clock | None = None
+) -> Any:
+    """Compute the minutes before ``until`` that are out of date; returns how many by stream."""
+    from pipeline.store import rollups
+    from pipeline.streams import load_contracts
+
+    contracts = load_contracts()
+    version = (clock or SystemClock()).now()
+    # Rows of the newest minute may still be on their way; the next run takes it.
+    end = until - timedelta(minutes=1)
+    return _shown(
+        {
+            name: len(
+                rollups.refresh(
+                    client, contracts[name], end - timedelta(hours=hours), end, version=version
+                )
+            )
+            for name in rollups.ROLLED_UP
+        }
+    )
+
+
+def run_fire_drill(fault: str, at: datetime) -> Any:
+    """Run a fire drill; returns its report for the UI.
+
+    Args:
+        fault: cause to play; empty takes another one each hour.
+        at: time of the run.
+
+    Raises:
+        DrillFailedError: the pipeline did not see the fault, or did not say so.
+    """
+    from pipeline.hall.drill_store import run_drill
+    from pipeline.streams import load_contracts
+
+    cause = fault or DRILL_CAUSES[int(at.timestamp() // 3600) % len(DRILL_CAUSES)]
+    report = run_drill(load_settings(), load_contracts(), cause, say=print)
+    shown = _shown(report.as_json())
+    if not report.passed:
+        raise DrillFailedError(f"The drill with {cause} failed: {report.failure or shown}")
+    return shown
 
 
 def _shown(report: object) -> Any:

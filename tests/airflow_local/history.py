@@ -16,9 +16,9 @@ from pipeline.streams.arrow import table_schema
 
 
 def store_history(
-    client: Client, folder: Path, contracts: Contracts, now: datetime, *, ahead_minutes: int = 12
+    client: Client, folder: Path, contracts: Contracts, now: datetime, *, ahead_minutes: int = 15
 ) -> None:
-    """Record eight healthy racks and store the rows as if they had come in as they were taken.
+    """Record four healthy racks and store the rows as if they had come in as they were taken.
 
     Args:
         now: the past before it is 75 minutes long.
@@ -27,11 +27,11 @@ def store_history(
     start = now.replace(second=0, microsecond=0) - timedelta(minutes=75)
     scenario = Scenario.model_validate(
         {
-            "hall": {"racks": 8, "seed": 4711},
+            "hall": {"racks": 4, "seed": 4711},
             "time": {
                 "start": start,
                 "hours": (75 + ahead_minutes) / 60,
-                "sample_s": 20,
+                "sample_s": 30,
                 "nvlink_s": 600,
             },
         }

@@ -23,7 +23,7 @@ from tests.airflow_local.history import store_history
 from tests.support.store import RunningStore
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
 pytest.importorskip("airflow", reason="needs the extra airflow")
 
 
@@ -116,7 +116,7 @@ def test_trains_scores_and_ends(tmp_path: Path, contracts: Contracts, free_port:
             store_history(client, tmp_path / "set", contracts, datetime.now(UTC))
         with serving(store.settings.state_dir, free_port, log) as airflow:
             airflow.wait_ready()
-            run = wait_until(lambda: scored(airflow), "a scored window", timeout_s=500, every_s=2)
+            run = wait_until(lambda: scored(airflow), "a scored window", timeout_s=800, every_s=2)
             _check_dags(airflow, run)
             _check_store(store)
             _check_page(airflow)
@@ -183,7 +183,7 @@ def _check_page(airflow: Serving) -> None:
     assert "Open incidents" in html.text
     assert "frame-ancestors 'self'" in html.headers["content-security-policy"]
     state = airflow.get("/rackpulse/api/fleet")
-    assert len(state["racks"]) == 8
+    assert len(state["racks"]) == 4
     assert {item["state"] for item in state["detectors"]} == {"live"}
     assert state["can_change"] is True
     assert airflow.request("GET", "/rackpulse/api/incidents/none").status_code == 404

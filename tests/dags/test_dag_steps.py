@@ -11,7 +11,8 @@ from clickhouse_connect.driver.client import Client
 
 from pipeline import dag_steps
 from pipeline.clock import ManualClock
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, RackpulseError
+from pipeline.incidents import silences
 from tests.support.store import RunningStore
 
 END = datetime.now(UTC).replace(second=0, microsecond=0)
@@ -28,20 +29,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
 @pytest.fixture
 def client(store: RunningStore) -> Iterator[Client]:
     with store.client() as found:
-        for table in ("gpu", "coolant", "ib_port", "model_version", "model_transition"):
+        for table in ("gpu", "gpu_minute_version", "coolant", "ib_port", "model_version",
+                      "model_transition", "silence"):  # fmt: skip
             found.command(f"TRUNCATE TABLE telemetry.{table}")
         yield found
 
 
-def put(client: Client, stream: str, *samples: tuple[float, float]) -> None:
+def put(client: Client, stream: str, *samples: tuple[float, float], cluster: str = "main") -> None:
     """Rows by seconds of sampling and of storing, both counted from END."""
     client.insert(
         f"telemetry.{stream}",
         [
-            [END + timedelta(seconds=sampled), END + timedelta(seconds=stored)]
+            [cluster, END + timedelta(seconds=sampled), END + timedelta(seconds=stored)]
             for sampled, stored in samples
         ],
-        column_names=["sampled_at", "ingested_at"],
+        column_names=["cluster", "sampled_at", "ingested_at"],
     )
 
 
@@ -143,6 +145,16 @@ def test_history_has_landed_when_no_more_of_the_past_comes_in(client: Client) ->
     assert not dag_steps.history_has_landed(client, later, minutes=240)
 
 
+def test_drills_in_clusters_of_their_own_do_not_count(client: Client) -> None:
+    put(client, "gpu", (-7200, -30), (-5, -4), cluster="drill-1")
+    clock = ManualClock()
+    assert dag_steps.await_rows(client, END, clock)[0].newest is None
+    assert clock.monotonic() == 0
+    assert not dag_steps.history_has_landed(client, END)
+    put(client, "gpu", (-7200, -600), (-5, -4))
+    assert dag_steps.history_has_landed(client, END)
+
+
 def test_the_first_training_is_asked_for_once_per_quarter_of_an_hour(client: Client) -> None:
     put(client, "gpu", (-7200, -600), (-5, -4))
     (run,) = dag_steps.first_training(client, END, DETECTORS)
@@ -191,6 +203,71 @@ def test_choose_detectors_knows_the_folders() -> None:
     assert dag_steps.choose_detectors(["hot_rack"]) == ["hot_rack"]
     with pytest.raises(ConfigError, match="No detector nonsense: there are .*hot_rack"):
         dag_steps.choose_detectors(["nonsense"])
+
+
+FORM = {"scope": "rack", "name": " rack-03 ", "minutes": 90, "reason": "hoses", "detector": ""}
+
+
+def test_a_form_becomes_a_silence(client: Client) -> None:
+    found = dag_steps.silence_for(client, FORM, since=END, by="kim")
+    (silence,) = silences(client)
+    assert silence.silence_id == found["silence_id"]
+    assert (silence.scope, silence.entity_id, silence.by) == ("rack", "rack-03", "kim")
+    assert silence.ends_at - silence.starts_at == timedelta(minutes=90)
+    client.command("TRUNCATE TABLE telemetry.silence")
+    dag_steps.silence_for(client, {**FORM, "scope": "all", "name": ""}, since=END, by="kim")
+    assert silences(client)[0].scope == "all"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": " "}, "Which rack"),
+        ({"reason": ""}, "Why"),
+        ({"detector": "nonsense"}, "No detector nonsense"),
+        ({"scope": "moon"}, "No scope moon"),
+        ({"minutes": 0}, "must end after it starts"),
+    ],
+)
+def test_a_form_that_says_too_little_is_refused(
+    client: Client, change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(RackpulseError, match=says):
+        dag_steps.silence_for(client, {**FORM, **change}, since=END, by="kim")
+
+
+def test_minutes_are_summed_up_once(client: Client) -> None:
+    put(client, "gpu", (-200, -199), (-190, -189), (-100, -99), (-10, -9))
+    assert dag_steps.sum_up_streams(client, END)["gpu"] == 2  # the newest minute waits
+    assert dag_steps.sum_up_streams(client, END)["gpu"] == 0
+
+
+def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[str] = []
+
+    class DrillReport:
+        failure = "no incident within 5 min"
+
+        def __init__(self, cause: str) -> None:
+            self.passed = cause != "bad_cable"
+
+        def as_json(self) -> dict[str, Any]:
+            return {"passed": self.passed}
+
+    def run_drill(_settings: Any, _contracts: Any, cause: str, **_: Any) -> DrillReport:
+        played.append(cause)
+        return DrillReport(cause)
+
+    monkeypatch.setattr("pipeline.hall.drill_store.run_drill", run_drill)
+    start = datetime(2026, 11, 30, 0, 23, tzinfo=UTC)
+    for hour in range(2):
+        assert dag_steps.run_fire_drill("", start + timedelta(hours=hour)) == {"passed": True}
+    says = "bad_cable failed: no incident within 5 min"
+    with pytest.raises(dag_steps.DrillFailedError, match=says):
+        dag_steps.run_fire_drill("", start + timedelta(hours=2))
+    assert sorted(played) == sorted(dag_steps.DRILL_CAUSES)
+    assert dag_steps.run_fire_drill("tired_pump", start) == {"passed": True}
+    assert played[-1] == "tired_pump"
 
 
 class Colour(Enum):
