@@ -62,9 +62,10 @@ WITH
             anyLast(peer_guid) AS peer_guid_, anyLast(peer_port) AS peer_port_,
             anyLast(peer_name) AS peer_name_,
             max(rate_gbps) AS line_gbps,
-            -- A down port says so in either column; unknown in both is unknown.
+            -- A down port says so in either column, where the source has them.
             avg(multiIf(lower(port_state) = 'active', 1, lower(port_state) IN ('down', 'init', 'armed'), 0,
-                lower(phys_state) = 'linkup', 1, isNotNull(phys_state), 0, NULL)) AS up,
+                lower(phys_state) = 'linkup', 1, isNotNull(phys_state), 0, NULL)) AS state_up,
+            avg(isNotNull(rate_gbps) OR ifNull(d_data, 0) > 0) AS alive,
             sumIf(d_data, isNotNull(gap_s)) / nullIf(sumIf(gap_s, isNotNull(d_data)), 0) AS bytes_per_s,
             sumIf(d_wait, isNotNull(gap_s)) / nullIf(sumIf(gap_s, isNotNull(d_wait)), 0) AS wait_ticks_per_s,
             60 * sumIf(d_discards, isNotNull(gap_s)) / nullIf(sumIf(gap_s, isNotNull(d_discards)), 0) AS discards,
@@ -106,7 +107,8 @@ SELECT
         m.level_ = 'spine', ifNull(m.peer_guid_, m.guid),
         m.level_ = 'leaf', concat(m.guid, ' ', ifNull(hca.hca_rack, '')),
         concat(ifNull(m.leaf_, toString(ifNull(m.rail_, 0))), ' ', ifNull(m.rack_, ''))) AS fan,
-    m.up AS link_up,
+    -- Else it has lost its rate and sends nothing, while other ports have theirs.
+    multiIf(isNotNull(m.state_up), m.state_up, count(m.line_gbps) OVER () > 0, m.alive, NULL) AS link_up,
     m.wait_ticks_per_s * 64 / (m.line_gbps * 1e9) AS wait_share,
     m.bytes_per_s * 8 / (m.line_gbps * 1e9) AS util_share,
     -- Lost over lost and sent: shows a blocked link that carries little.

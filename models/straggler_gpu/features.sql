@@ -196,9 +196,12 @@ SELECT
     if(s.job_id_ = '' AND s.power_w_ > 350, toString(intDiv(toInt32(s.power_w_), 250)), NULL) AS load_bin,
     s.sm_clock_mhz_ AS sm_clock_mhz,
     s.mem_clock_mhz_ AS mem_clock_mhz,
-    least(1, s.power_brake_share_) AS power_brake_share,
-    least(1, ifNull(s.sw_power_cap_share, s.power_violation_share)) AS power_cap_share,
-    least(1, ifNull(s.thermal_slowdown_share, s.thermal_violation_share)) AS thermal_share,
+    -- Not least(1, x), which is 1 where x is NULL.
+    if(s.power_brake_share_ > 1, 1, s.power_brake_share_) AS power_brake_share,
+    ifNull(s.sw_power_cap_share, s.power_violation_share) AS power_cap_raw,
+    if(power_cap_raw > 1, 1, power_cap_raw) AS power_cap_share,
+    ifNull(s.thermal_slowdown_share, s.thermal_violation_share) AS thermal_raw,
+    if(thermal_raw > 1, 1, thermal_raw) AS thermal_share,
     s.app_clocks_count / nullIf(s.reasons_known, 0) AS app_clocks_share,
     -- Work is judged only where there is some: a service without requests is no straggler.
     s.power_w_ > 350 AS at_work,
@@ -208,8 +211,8 @@ SELECT
     if(at_work, s.dram_active_ratio_, NULL) AS dram_active_ratio,
     if(at_work, s.power_w_, NULL) AS power_w,
     -- Only under load that has been steady for three minutes: heat lags power.
-    if(at_work AND s.low_w > 0.85 * s.high_w, (s.gpu_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS core_k_per_kw,
-    if(at_work AND s.low_w > 0.85 * s.high_w, (s.memory_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c)) / s.power_w_ * 1000, NULL) AS hbm_k_per_kw,
+    if(at_work AND s.low_w > 0.85 * s.high_w, s.gpu_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c), NULL) AS core_over_coolant_k,
+    if(at_work AND s.low_w > 0.85 * s.high_w, s.memory_temp_c_ - coalesce(rack_supply_c, loop_supply_c, any_supply_c), NULL) AS hbm_over_coolant_k,
     s.gpu_temp_c_ AS gpu_temp_c,
     s.memory_temp_c_ AS memory_temp_c,
     if(at_work, ifNull(s.nvlink_gauge_gb_per_s, s.nvlink_counter_gb_per_s), NULL) AS nvlink_gb_per_s,

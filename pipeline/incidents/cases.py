@@ -177,7 +177,7 @@ def held_by_heat(finding: Finding) -> bool:
     names = {item["feature"] for item in finding.evidence}
     return (
         finding.features.get("thermal_share", 0.0) > 0.02
-        or bool(names & {"thermal_share", "core_k_per_kw", "hbm_k_per_kw"})
+        or bool(names & {"thermal_share", "core_over_coolant_k", "hbm_over_coolant_k"})
         or finding.cause == "degrading_cold_plate"
     )
 
