@@ -120,6 +120,12 @@ WRITER_LAG_SECONDS = GaugeDef(
 WRITER_FRESHNESS = GaugeDef(
     "rackpulse_writer_freshness_seconds", "Now minus the newest stored sample", ("stream",)
 )
+WRITER_DELAY_SECONDS = HistogramDef(
+    "rackpulse_writer_delay_seconds",
+    "Time from a message's sending by its collector to the answer that its rows are stored",
+    ("stream",),
+    (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0, 30.0, 60.0, 600.0),
+)
 WRITER_BUFFERED = GaugeDef(
     "rackpulse_writer_buffered_bytes", "Message bytes held until they are stored", ("stream",)
 )

@@ -123,12 +123,33 @@ def build_table(messages: Sequence[Taken]) -> pa.Table:
     return table
 
 
-def to_stream(table: pa.Table) -> pa.Buffer:
-    """The table as an Arrow IPC stream of one record batch."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+class Scratch:
+    """Memory that blocks are written into, one after the other: fresh memory for each costs
+    more than writing it."""
+
+    def __init__(self) -> None:
+        self._buffer: pa.Buffer | None = None
+
+    def write(self, head: bytes, table: pa.Table) -> memoryview:
+        """``head``, then the table as an Arrow IPC stream of one record batch.
+
+        What is returned holds until the next call.
+        """
+        (batch,) = table.to_batches()
+        dictionaries = sum(
+            column.dictionary.nbytes + 1_000
+            for column in batch.columns
+            if pa.types.is_dictionary(column.type)
+        )
+        size = pa.ipc.get_record_batch_size(batch) + table.schema.serialize().size
+        size += dictionaries + len(head) + 4_096
+        if self._buffer is None or self._buffer.size < size:
+            self._buffer = pa.allocate_buffer(size + size // 4)
+        sink = pa.FixedSizeBufferWriter(self._buffer)
+        sink.write(head)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_batch(batch)
+        return memoryview(self._buffer)[: sink.tell()]
 
 
 def newest_sample(block: Block) -> datetime:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
+from clickhouse_connect.driver.binding import finalize_query
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.summary import QuerySummary
 
 from pipeline.streams import Stream
 from pipeline.streams.ddl import DATABASE, clickhouse_type
-from pipeline.writer.block import MESSAGE_COLUMNS, Block, to_stream
+from pipeline.writer.block import MESSAGE_COLUMNS, Block, Scratch
 
 # Every setting that decides what an insert stores is said: defaults have changed before.
 # One insert is one part: one thread, and no cut by bytes or by fewer rows than a block holds.
@@ -87,30 +87,30 @@ def _insert_sql(stream: Stream) -> str:
     names = ", ".join(f"`{name}`" for name in (*sent, "ingested_at", "kafka_topic_id"))
     quoted = structure.replace("\\", "\\\\").replace("'", "\\'")
     return f"""INSERT INTO {DATABASE}.{stream.name} ({names})
-SELECT *, {{ingested_at:DateTime64(3, 'UTC')}}, {{label:String}}
+SELECT *, toDateTime64(%(ingested_at)s, 3, 'UTC'), %(label)s
 FROM input('{quoted}')
 WHERE (
     SELECT countIf(highest >= transform(kafka_partition,
-        {{partitions:Array(UInt32)}}, {{firsts:Array(UInt64)}}, toUInt64(0)))
+        CAST(%(partitions)s, 'Array(UInt32)'), CAST(%(firsts)s, 'Array(UInt64)'), toUInt64(0)))
     FROM (
         SELECT kafka_partition, max(kafka_offset) AS highest
         FROM {DATABASE}.{stream.name}
-        WHERE kafka_topic_id = {{label:String}}
-            AND kafka_partition IN {{partitions:Array(UInt32)}}
+        WHERE kafka_topic_id = %(label)s AND kafka_partition IN %(partitions)s
         GROUP BY kafka_topic_id, kafka_partition
     )
 ) = 0 AND (
     SELECT countIf(newest = (transform(kafka_partition,
-        {{partitions:Array(UInt32)}}, {{epochs:Array(UInt64)}}, toUInt64(0)), {{writer:String}}))
+        CAST(%(partitions)s, 'Array(UInt32)'), CAST(%(epochs)s, 'Array(UInt64)'), toUInt64(0)),
+        %(writer)s))
     FROM (
         SELECT kafka_partition, max((epoch, writer_id)) AS newest
         FROM {DATABASE}.writer_epoch
-        WHERE kafka_topic_id = {{topic_id:String}}
-            AND kafka_partition IN {{partitions:Array(UInt32)}}
+        WHERE kafka_topic_id = %(topic_id)s AND kafka_partition IN %(partitions)s
         GROUP BY kafka_partition
     )
-) = length({{partitions:Array(UInt32)}})
-FORMAT ArrowStream"""
+) = length(%(partitions)s)
+FORMAT ArrowStream
+"""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,13 @@ def insert(
     fence: Fence,
     ingested_at: datetime,
     settings: Mapping[str, str] = INSERT_SETTINGS,
+    scratch: Scratch | None = None,
 ) -> Answer:
     """Store a block behind its fence.
 
     Args:
         ingested_at: one time for the whole block, so that it is one part of one day.
+        scratch: memory of the caller's, used again for each block.
 
     Returns:
         All rows of the block, or 0 when the fence held.
@@ -142,11 +144,12 @@ def insert(
     """
     if not 0 < block.rows <= LARGEST_BLOCK_ROWS:
         raise ValueError(f"a block of {block.rows} rows is never sent")
-    body = to_stream(block.table()).to_pybytes()
     partitions = sorted(block.firsts)
-    answer = client.command(
+    # The client's own binding: the statement stands before the data, in one piece with it, and
+    # raw_insert sends any bytes-like body as it is, without a copy, and never twice by itself.
+    statement = finalize_query(
         insert_sql(block.stream),
-        parameters={
+        {
             "ingested_at": ingested_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
             "label": fence.label,
             "topic_id": fence.topic_id,
@@ -155,11 +158,14 @@ def insert(
             "firsts": [block.firsts[partition] for partition in partitions],
             "epochs": [fence.epochs[partition] for partition in partitions],
         },
-        data=body,
+    )
+    body = (scratch or Scratch()).write(statement.encode(), block.table())
+    answer = client.raw_insert(
+        "",
+        insert_block=cast("bytes", body),
         settings={
             **settings,
             "log_comment": comment(fence.topic_id, block.firsts, fence.writer_id),
         },
     )
-    assert isinstance(answer, QuerySummary)
     return Answer(answer.written_rows, len(body))

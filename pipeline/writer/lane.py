@@ -23,7 +23,7 @@ from pipeline.store import Outcome, classify, reason
 from pipeline.streams import Stream
 from pipeline.writer import gaps
 from pipeline.writer.batch import Batch
-from pipeline.writer.block import Block, Taken, newest_sample
+from pipeline.writer.block import Block, Scratch, Taken, newest_sample
 from pipeline.writer.deadletters import DeadLetters, letter_of
 from pipeline.writer.events import Failed, Item, Opened, Reopen, Stored
 from pipeline.writer.gaps import Gap
@@ -76,6 +76,7 @@ class Lane:
         self._takeover = Takeover(stream.name, self._ownership, shared, self._client)
         self._sequences = Sequences(stream.name, self._client, shared.read_settings)
         self._letters = DeadLetters(shared.settings)
+        self._scratch = Scratch()
         # Guarded by the condition:
         self._changed = threading.Condition()
         self._inbox: deque[Item] = deque()
@@ -366,7 +367,12 @@ class Lane:
         fence = Fence(batch.topic_id, batch.label, self._shared.writer_id, epochs)
         started = self._clock.monotonic()
         answer = insert(
-            self._client(), block, fence, self._client.now(), self._shared.insert_settings
+            self._client(),
+            block,
+            fence,
+            self._client.now(),
+            self._shared.insert_settings,
+            self._scratch,
         )
         took = self._clock.monotonic() - started
         self._metrics.histogram(m.WRITER_INSERT_SECONDS, name).observe(took)
@@ -385,6 +391,10 @@ class Lane:
         self._metrics.counter(m.WRITER_MESSAGES, name).inc(len(block.messages))
         self._metrics.counter(m.WRITER_INSERTS, name).inc()
         self._metrics.histogram(m.WRITER_BLOCK_ROWS, name).observe(block.rows)
+        delays = self._metrics.histogram(m.WRITER_DELAY_SECONDS, name)
+        now_ms = self._client.now().timestamp() * 1000
+        for message in block.messages:
+            delays.observe(max(0.0, (now_ms - message.header.sent_at_ms) / 1000))
 
     # ------------------------------------------------------------ places
 

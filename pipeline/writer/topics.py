@@ -84,7 +84,7 @@ class Topics:
     def unassigned(
         self, group: str, topics: Iterable[str], mine: Collection[tuple[str, int]]
     ) -> set[tuple[str, int]]:
-        """Partitions that no member of a settled group has.
+        """Partitions that no member of the group has, unless it is just being arranged.
 
         Args:
             mine: what this member was given, for brokers that do not say.
@@ -97,10 +97,13 @@ class Topics:
             return admin.describe_groups([group])[group], admin.describe_topics(sorted(topics))
 
         described, found = self._ask(question)
-        if described["group_state"] != "Stable":
-            return set()
-        given = set(mine)
         members = described["members"]
+        if described["group_state"] == "Stable":
+            given = set(mine)
+        elif members:
+            return set()
+        else:
+            given = set()  # this member was put out, and may not know it
         for member in members:
             assignment = member["member_assignment"]
             if isinstance(assignment, dict):

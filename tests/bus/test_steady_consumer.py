@@ -64,3 +64,36 @@ def test_a_resumed_partition_is_read_on(tmp_path: Path) -> None:
         producer.flush()
         producer.close()
         assert _read_with_pauses(SteadyConsumer, kafka.bootstrap, 30) == 900
+
+
+@pytest.mark.kafka
+def test_a_member_joins_again_when_a_topic_appears(tmp_path: Path) -> None:
+    """Also when one poll is too short for the joining: kafka-python forgot that it had to."""
+    with RunningKafka(tmp_path) as kafka:
+        consumer = SteadyConsumer(
+            bootstrap_servers=kafka.bootstrap, group_id="g", auto_offset_reset="earliest",
+            enable_auto_commit=False, metadata_max_age_ms=500, allow_auto_create_topics=False,
+            session_timeout_ms=6_000,
+        )  # fmt: skip
+        try:
+            consumer.subscribe(["t"])
+
+            def poll() -> None:
+                consumer.poll(timeout_ms=1)
+
+            def joined() -> bool:
+                poll()
+                return bool(consumer._coordinator.generation_if_stable())
+
+            wait_until(joined, "the member to join an empty group", every_s=0.001)
+            admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+            admin.create_topics([NewTopic("t", 2, 1)])
+            admin.close()
+
+            def assigned() -> bool:
+                poll()
+                return len(consumer.assignment()) == 2
+
+            wait_until(assigned, "its partitions", 20, every_s=0.001)
+        finally:
+            consumer.close()

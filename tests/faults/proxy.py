@@ -28,7 +28,8 @@ class Request:
     def __init__(self, handler: _Handler, body: bytes) -> None:
         self._handler = handler
         self.body = body
-        self.sql = parse_qs(urlsplit(handler.path).query).get("query", [""])[0]
+        in_url = parse_qs(urlsplit(handler.path).query).get("query", [""])[0]
+        self.sql = in_url or body[:20_000].decode("latin-1")
 
     def forward(self) -> tuple[int, list[tuple[str, str]], bytes]:
         """Let the store have it; its answer."""

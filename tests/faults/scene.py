@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -42,6 +43,7 @@ def _write(log: str, environment: dict[str, str], args: list[str]) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # where does it stand still?
     sys.argv = ["rackpulse", "write", *args]
     from pipeline.cli import main
 
