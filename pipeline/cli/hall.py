@@ -99,6 +99,16 @@ def load(racks: int, seed: int, seconds: float, hz: float, paced: bool) -> None:
     )
 
 
+@hall.command()
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to write.")
+def plots(out: Path) -> None:
+    """Draw what each fault looks like beside its peers (SVG)."""
+    from pipeline.hall.plots import write_plots
+
+    for path in write_plots(out):
+        click.echo(path)
+
+
 @click.group()
 def drill() -> None:
     """Fire drills: prove that the pipeline sees a fault and says so."""

@@ -184,10 +184,10 @@ class Drawer:
     ) -> tuple[float, float]:
         """Severities that show: a lightly loaded link needs more."""
         low, high = severity
-        if cause not in ("bad_cable", "downed_uplink"):
+        if cause not in ("bad_cable", "downed_uplink", "routing_imbalance"):
             return low, high
         load = float(self._uplink_load(schedule, schedule.train)[index])
-        if cause == "downed_uplink":
+        if cause != "bad_cable":
             least = max(low, 1.3 / max(load, 0.05) - 1.0)
             return least, max(high, least + 0.5)
         # Lost share is load * s / sqrt(1 - s): find where it passes 18 %.

@@ -185,8 +185,8 @@ class Hall:
             + effects.host_busy, 0.01, 1.0,
         )  # fmt: skip
         cpu_power = c.CPU_IDLE_W + c.CPU_SPAN_W * cpu_util
-        # Network.
-        demand = (schedule.ib_share * work.pace * np.where(schedule.train, 1.0, 0.6))[
+        # Network: what would be sent if it were not slow; how slow it is comes out of it.
+        demand = (schedule.ib_share * work.pace * s.net * np.where(schedule.train, 1.0, 0.6))[
             part
         ] * np.exp(0.05 * s.demand_noise - 0.00125)
         demand = np.where(work.idle > 0.999, 0.0, demand + 0.0015)

@@ -9,8 +9,9 @@ For a link with load x (share of line rate) and capacity k:
 
     blocked  = min(1, x / k) * (1 - k)                       the far side takes no more
     queueing = 0.012 * r^2 / (1 - r + 0.05), r = min(1, x / k)
-    standing = 0.5 * (1 - k / offered) where more was offered than fits
-    wait     = blocked + queueing + standing + back-pressure of blocked links downstream
+    standing = 0.5 * (1 - 0.8 k / offered) where more was offered than fits
+    wait     = blocked + queueing + standing + back-pressure of blocked links downstream,
+               and never more than the time in which nothing was sent
 """
 
 from __future__ import annotations
@@ -74,25 +75,27 @@ class Fabric:
         demand = demand * effects.ib_scale[schedule.gpu_partition]
         incast = effects.incast
         out, into, up, up_offered, back = self._route(effects, demand, incast, weight_noise)
-        over = self._overload(effects, out, into, back)
+        over = self._overload(effects, out, into, up_offered, back)
+        out_offered, into_offered = out, into
         if (over > 1.0).any():
             ease = over[schedule.gpu_partition]
             demand, incast = demand / ease, incast / ease
             out, into, up, up_offered, back = self._route(effects, demand, incast, weight_noise)
         parts = self._wait_birth
-        split = np.split(
-            np.exp(0.22 * wait_noise), np.cumsum([parts[0].size, parts[1].size, parts[2].size])
-        )
+        noise = np.split(wait_noise, np.cumsum([parts[0].size, parts[1].size, parts[2].size]))
+        split = [np.exp(0.22 * each) for each in noise]
         one = np.ones(1)
-        out_wait = _wait(out, one, out, split[0] * parts[0])
-        into_wait = _wait(into, effects.down_cap, into, split[1] * parts[1])
+        out_wait = _wait(out, one, out_offered, split[0] * parts[0])
+        into_wait = _wait(into, effects.down_cap, into_offered, split[1] * parts[1])
         up_wait = _wait(up, effects.up_cap, up_offered, split[2] * parts[2])
         back_wait = _wait(back, effects.back_cap, back, split[3] * parts[3])
         self._push_back(effects, into, up, back, into_wait, up_wait, back_wait, out_wait)
         worst = np.maximum.reduceat(np.maximum(out_wait, into_wait), schedule.first_gpu)
         net = np.maximum(over, 1.0) * (1.0 + 0.12 * worst)
-        for wait in (out_wait, into_wait, up_wait, back_wait):
-            np.clip(wait, 0.0, 0.95, out=wait)
+        waits, loads = (out_wait, into_wait, up_wait, back_wait), (out, into, up, back)
+        for wait, load, each in zip(waits, loads, noise, strict=True):
+            # A link that sends does not wait; a little of the time it has nothing to send.
+            np.clip(wait, 0.0, (1.0 - load) * (1.0 - 0.03 * np.abs(each)), out=wait)
         return Flows(out, into, up, back, out_wait, into_wait, up_wait, back_wait, net)
 
     def _route(
@@ -179,13 +182,18 @@ class Fabric:
         free = np.bincount(leaf, weights=room, minlength=self.fleet.leaves)
         return carried + room * (np.minimum(excess, free) / np.maximum(free, 1e-12))[leaf]
 
-    def _overload(self, effects: Effects, out: Floats, into: Floats, back: Floats) -> Floats:
-        """Per job: by how much its busiest port is asked for more than it can carry."""
+    def _overload(
+        self, effects: Effects, out: Floats, into: Floats, offered: Floats, back: Floats
+    ) -> Floats:
+        """Per job: by how much its busiest port, or all uplinks of a leaf together, are asked
+        for more than they can carry."""
         host = np.maximum(out, into / effects.down_cap) / c.MAX_LOAD
         over = np.maximum.reduceat(host, self.schedule.first_gpu)
         fleet = self.fleet
-        crowded = (back / effects.back_cap / c.MAX_LOAD).reshape(fleet.leaves, fleet.uplinks)
-        worst = crowded.max(axis=1)
+        by_leaf = (fleet.leaves, fleet.uplinks)
+        crowded = (back / effects.back_cap / c.MAX_LOAD).reshape(by_leaf).max(axis=1)
+        room = (c.MAX_LOAD * effects.up_cap * ~effects.up_dead).reshape(by_leaf).sum(axis=1)
+        worst = np.maximum(crowded, offered.reshape(by_leaf).sum(axis=1) / room)
         if worst.max(initial=0.0) > 1.0:
             touched = np.where(self._members > 0, worst[None, :], 0.0).max(axis=1)
             over = np.maximum(over, touched)

@@ -100,7 +100,7 @@ CAUSES: dict[str, Cause] = {
         "a detector gets wet; flow and level fall slowly: litres per minute lost",
     ),
     "fouled_filter": Cause(
-        "hot_rack", "cdu", (2.0, 4.0), 0.6, 1800, 60, False,
+        "hot_rack", "cdu", (3.0, 5.0), 0.4, 600, 60, False,
         "the loop's flow resistance grows by this share of its own",
     ),
     "lying_flow_meter": Cause(
@@ -120,7 +120,7 @@ CAUSES: dict[str, Cause] = {
         "share of the line rate that the host cannot take",
     ),
     "routing_imbalance": Cause(
-        "congested_link", "uplink", (1.2, 2.0), 0.6, 20, 10, False,
+        "congested_link", "uplink", (2.0, 3.0), 0.6, 20, 10, False,
         "extra share of its leaf's load that the routing gives to this link",
     ),
     "incast": Cause(
