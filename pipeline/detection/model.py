@@ -59,7 +59,8 @@ class Model:
 
 
 def dump(model: Model) -> bytes:
-    """The model's bytes; equal models give equal bytes."""
+    """The model's bytes. skops numbers objects by their address, so that two dumps of one model
+    differ: the hash is of what is stored, not of what is dumped again."""
     raw = {
         "format": FORMAT, "detector": model.detector, "version": model.version,
         "spec_digest": model.spec_digest, "contract_digest": model.contract_digest,
