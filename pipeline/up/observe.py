@@ -56,12 +56,13 @@ class Scoring:
             return "no live model yet: training begins when the history has landed"
         if not self.newest:
             return f"{len(self.live)} live models, nothing judged yet"
-        oldest = min(_utc(moment) for moment in self.newest.values())
+        oldest = min(utc(moment) for moment in self.newest.values())
         age = max(0, int((now - oldest).total_seconds()))
         return f"{len(self.live)} live models, judged up to {oldest:%H:%M} UTC ({age} s ago)"
 
 
-def _utc(moment: datetime) -> datetime:
+def utc(moment: datetime) -> datetime:
+    """The store's times are UTC; the client gives some of them without saying so."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -133,7 +134,8 @@ class Observer:
             "FROM telemetry.incident WHERE state = 'open' ORDER BY opened_at, id"
         )
         return [
-            {**row, "opened_at": row["opened_at"].isoformat()} for row in answer.named_results()
+            {**row, "opened_at": utc(row["opened_at"]).isoformat()}
+            for row in answer.named_results()
         ]
 
     def scoring(self) -> Scoring:

@@ -11,7 +11,7 @@ from pipeline.errors import RackpulseError
 from pipeline.settings import Settings
 from pipeline.store import connect
 from pipeline.streams import Contracts
-from pipeline.up.observe import Observer, as_json
+from pipeline.up.observe import Observer, as_json, utc
 from pipeline.up.runfile import is_running, read_run
 
 _SAMPLE_S = 5.0
@@ -63,7 +63,7 @@ def read_status(settings: Settings, contracts: Contracts, clock: Clock) -> dict[
         "streams": counted,
         "incidents": incidents,
         "scoring": [
-            {"detector": name, "window_end": newest.isoformat()}
+            {"detector": name, "window_end": utc(newest).isoformat()}
             for name, newest in sorted((scoring.newest if scoring else {}).items())
         ],
         "urls": run.get("urls", {}),
