@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 
 from pipeline.hall.engine import Hall
 from pipeline.hall.events import EventMaker
+from pipeline.hall.faults import Fault
+from pipeline.hall.impair import impair
 from pipeline.hall.layout import topology_of
 from pipeline.hall.observe import Observation, Observer
 from pipeline.hall.rows import RowMaker
@@ -129,10 +131,10 @@ def record(
             writer.write({"nvlink": rows.nvlink([seen])})
         pending.append(seen)
         if len(pending) >= BLOCK:
-            _flush(pending, rows, writer)
+            _flush(pending, rows, writer, faults)
             if progress is not None:
                 progress(step / steps)
-    _flush(pending, rows, writer)
+    _flush(pending, rows, writer, faults)
     writer.close()
     (folder / "truth.jsonl").write_text(
         "\n".join(keeper.lines(faults, scenario.end_s)) + "\n", encoding="utf-8"
@@ -141,9 +143,11 @@ def record(
     return writer.rows
 
 
-def _flush(pending: list[Observation], rows: RowMaker, writer: SetWriter) -> None:
+def _flush(
+    pending: list[Observation], rows: RowMaker, writer: SetWriter, faults: Sequence[Fault]
+) -> None:
     if pending:
-        writer.write(rows.tables(pending, links=False))
+        writer.write(impair(rows.tables(pending, links=False), faults))
         pending.clear()
 
 

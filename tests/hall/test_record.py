@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -154,3 +155,32 @@ def test_scenarios_of_the_repository_keep_their_seeds_apart() -> None:
     assert len({purpose for each in seeds.values() for purpose in each}) >= 3
     for seed, purposes in seeds.items():
         assert len(purposes) == 1, f"hall seed {seed} serves {purposes}"
+
+
+def test_doubled_and_late_pages_are_labelled_and_only_theirs(
+    tmp_path: Path, contracts: Contracts
+) -> None:
+    text = (
+        _SCENARIO.split("[[fault]]")[0].replace("hours = 1.5", "hours = 0.25")
+        + """
+[[benign]]
+kind = "duplicate_scrapes"
+entity = "rack-01-tray-03"
+at_minute = 5
+minutes = 4
+[[benign]]
+kind = "clock_skew"
+entity = "rack-02-tray-01"
+at_minute = 5
+minutes = 4
+level = 8.0
+"""
+    )
+    record(_load(tmp_path, text), tmp_path / "set", contracts)
+    gpu = pq.read_table(tmp_path / "set" / "gpu.parquet").to_pylist()
+    counts = Counter((row["host"], row["gpu_uuid"], row["sampled_at"]) for row in gpu)
+    doubled = {key[0] for key, count in counts.items() if count > 1}
+    assert doubled == {"rack-01-tray-03"}
+    assert sum(count - 1 for count in counts.values()) == 4 * 4  # four GPUs, four samples
+    late = Counter(row["host"] for row in gpu if row["sampled_at"].second == 8)
+    assert late == {"rack-02-tray-01": 16}
