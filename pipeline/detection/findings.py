@@ -81,7 +81,7 @@ def findings_at(
                 frame, spec, index, int(entity), rule.name, rule.cause, rule.severity,
                 column, value, rule.effect, model_version,
             )  # fmt: skip
-    lost = _lost(view, spec)
+    lost = lost_entities(view, spec)
     for entity in np.flatnonzero(lost):
         made.setdefault(int(entity), _lost_finding(frame, spec, index, int(entity), model_version))
     for entity in np.flatnonzero(verdicts.raises | verdicts.holds):
@@ -166,29 +166,38 @@ def _lost_finding(
         "telemetry_lost", True, STRONG, cause.severity if cause is not None else "warning",
         spec.gate.lost_cause, 0.8,
         f"{spec.noun.capitalize()} {name}: {title}. No sample for {minutes} min,"
-        f" the last at {last:%H:%M} UTC, while its neighbours report.",
+        f" the last at {last:%H:%M} UTC, while others of its host report.",
         location_of(frame, spec, entity),
         [{"feature": "samples", "label": "samples", "value": 0, "peer_median": None,
           "unit": "per minute", "direction": "below", "minutes": minutes, "z": None}],
-        {"group": "neighbours that report", "size": 0},
+        {"group": "same host", "size": 0},
         cause.action if cause is not None else "Look whether the host and its exporter answer.",
         1e-9, 9.0, 3.0, last, model_version,
     )  # fmt: skip
 
 
-def _lost(view: Frame, spec: DetectorSpec) -> np.ndarray:
-    """Entities that are silent while most others spoke all the time.
+def lost_entities(view: Frame, spec: DetectorSpec) -> np.ndarray:
+    """Entities that are silent while others of their host spoke all the time.
 
-    An outage of everything, or of the pipeline, is not the entities' fault.
+    A host, a rack or a pipeline that is silent as a whole was rebooted, drained or cut off:
+    that is no fault of each of its entities, and the collectors' events tell of it.
     """
     gate = spec.gate
+    lost = np.zeros(len(view.entities), dtype=bool)
     if not gate.lost_cause or view.shape[0] <= gate.lost_minutes or not view.entities:
-        return np.zeros(len(view.entities), dtype=bool)
+        return lost
     recent = view.samples[-gate.lost_minutes :] > 0
     before = np.any(view.samples[: -gate.lost_minutes] > 0, axis=0)
-    if np.mean(np.all(recent, axis=0)) < 0.5:
-        return np.zeros(len(view.entities), dtype=bool)
-    return np.asarray(~np.any(recent, axis=0) & before)
+    silent = ~np.any(recent, axis=0) & before
+    steady = np.all(recent, axis=0)
+    hosts = view.labels.get("host")
+    for entity in np.flatnonzero(silent):
+        host = hosts.latest(int(entity)) if hosts is not None else None
+        if hosts is None or host is None:
+            continue
+        mates = np.any(hosts.codes == hosts.names.index(host), axis=0)
+        lost[entity] = bool(np.any(mates & steady))
+    return lost
 
 
 def location_of(frame: Frame, spec: DetectorSpec, entity: int) -> dict[str, Any]:

@@ -27,12 +27,10 @@ class Structure:
     Attributes:
         fit: minutes x entities that may be judged and may be peers.
         frozen: minutes x entities whose source repeats itself.
-        lost: entities without a sample in the last minutes that had some before.
     """
 
     fit: BoolArray
     frozen: BoolArray
-    lost: BoolArray
 
 
 def inspect(frame: Frame, spec: DetectorSpec) -> Structure:
@@ -58,9 +56,7 @@ def inspect(frame: Frame, spec: DetectorSpec) -> Structure:
         changed[1:] = (codes[1:] != codes[:-1]) & (frame.samples[1:] > 0) & (frame.samples[:-1] > 0)
         for back in range(gate.settle_minutes + 1):
             fit[back:] &= ~changed[: minutes - back]
-    recent = frame.samples[-gate.lost_minutes :].sum(axis=0) == 0
-    before = frame.samples[: -gate.lost_minutes].sum(axis=0) > 0
-    return Structure(fit, frozen, recent & before)
+    return Structure(fit, frozen)
 
 
 def rule_holds(frame: Frame, rule: Rule) -> BoolArray:

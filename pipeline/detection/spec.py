@@ -137,7 +137,9 @@ class Gate(_Model):
         settle_minutes: minutes after a change of the settle columns without a verdict.
         settle: columns whose change unsettles an entity, such as its job.
         frozen_minutes: minutes in which no noisy field moved: the source repeats itself.
-        lost_minutes: minutes without a sample after which telemetry counts as lost.
+        lost_minutes: minutes without a sample, while its host reports, after which an entity
+            counts as lost.
+        lost_cause: cause of that finding; empty for entities that come and go.
     """
 
     min_samples: int = Field(default=1, ge=1)
