@@ -18,7 +18,7 @@ from kafka import KafkaProducer
 
 from pipeline.bus.codec import Message
 from pipeline.bus.endpoint import ask_admin
-from pipeline.bus.topics import create_topics, load_topics
+from pipeline.bus.topics import DEAD_LETTERS, create_topics, load_topics, topic_ids
 from pipeline.clock import SystemClock
 from pipeline.settings import Settings
 from pipeline.store import connect
@@ -193,22 +193,34 @@ class Scene:
     def create_topics(self, streams: Sequence[str] = ("gpu", "event"), **changes: object) -> None:
         """Delete the topics and make these anew, with two partitions."""
 
-        def delete(admin: Any) -> None:
-            there = set(admin.list_topics()) & {*self.contracts, "rackpulse.dead-letters"}
-            if there:
-                admin.delete_topics(sorted(there))
-
-        def gone(admin: Any) -> bool:
-            return not set(admin.list_topics()) & {*self.contracts, "rackpulse.dead-letters"}
-
-        wait_until(lambda: ask_admin(self.settings, lambda a: (delete(a), gone(a))[1]),
-                   "topics to be deleted", 30, every_s=0.2)  # fmt: skip
+        ours = {*self.contracts, DEAD_LETTERS}
+        old = set().union(*self._ids_by_broker())
+        before = ask_admin(self.settings, lambda admin: set(admin.list_topics()) & ours)
+        if before:
+            ask_admin(self.settings, lambda admin: admin.delete_topics(sorted(before)))
+        wait_until(
+            lambda: not any(ids & old for ids in self._ids_by_broker()),
+            "topics to be deleted on every broker", 30, every_s=0.1,
+        )  # fmt: skip
         declared = load_topics()
         topics = {
             name: declared[name].model_copy(update={"partitions": 2, **changes}) for name in streams
         }
-        topics["rackpulse.dead-letters"] = declared["rackpulse.dead-letters"]
+        topics[DEAD_LETTERS] = declared[DEAD_LETTERS]
         create_topics(self.settings, topics)
+        wait_until(
+            lambda: all(len(ids - old) == len(topics) for ids in self._ids_by_broker()),
+            "new topics on every broker", 30, every_s=0.1,
+        )  # fmt: skip
+
+    def _ids_by_broker(self) -> list[set[str]]:
+        """Ids of our topics as each broker knows them: brokers learn of changes one by one."""
+        found = []
+        for node in self.kafka.nodes.values():
+            alone = self.settings.model_copy(update={"bootstrap_servers": node.address})
+            ids = topic_ids(alone)
+            found.append({ids[name] for name in (*self.contracts, DEAD_LETTERS) if name in ids})
+        return found
 
     def end(self) -> None:
         """Stop what a test left."""
