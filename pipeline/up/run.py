@@ -15,6 +15,7 @@ from typing import Any
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from pipeline.bus.endpoint import read_endpoint
 from pipeline.bus.topics import create_topics
@@ -88,7 +89,8 @@ class Run:
         self._stop = _Stop()
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        # Alerts come with their colours.
+        self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def run(self) -> None:
         """Start, watch until asked to stop, stop.
@@ -172,7 +174,12 @@ class Run:
             create_topics(self._settings)
 
             writer = start(services.writer(ports["writer"]))
-            receiver = start(services.receiver(ports["alert-receiver"]))
+            console = self._console
+            receiver = start(
+                services.receiver(
+                    ports["alert-receiver"], min(console.width, 110), console.is_terminal
+                )
+            )
             airflow = start(services.airflow(ports["airflow"]))
             supervisor.wait_ready(writer, progress("writer"))
             hall = start(services.hall(self._plan, ports["hall"]))

@@ -133,14 +133,15 @@ def collector(state_dir: Path, port: int) -> ServiceSpec:
     )  # fmt: skip
 
 
-def receiver(port: int) -> ServiceSpec:
-    """Prints alerts in this terminal."""
+def receiver(port: int, columns: int, colour: bool) -> ServiceSpec:
+    """Prints alerts in this terminal, as wide as it is."""
     return ServiceSpec(
         name="alert-receiver",
         argv=rackpulse_command("alerts", "receive", "--port", str(port)),
         ready=http_ready(f"http://127.0.0.1:{port}/readyz", "opening its port"),
         start_timeout_s=60,
         on_console=True,
+        env={"COLUMNS": str(columns), **({"FORCE_COLOR": "1"} if colour else {})},
         url=f"http://127.0.0.1:{port}",
     )
 
