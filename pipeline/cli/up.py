@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from typing import Any
 
@@ -67,6 +68,8 @@ def up(
     """Start everything on this machine and show it finding three faults."""
     if no_faults and faults_seed is not None:
         raise click.UsageError("give --faults-seed or --no-faults, not both")
+    # What the client logs of a store that restarts, the live view says in its own words.
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     drawn = secrets.randbelow(100_000) if faults_seed is None else faults_seed
     Run(
         load_settings(),
