@@ -82,6 +82,7 @@ class Lane:
         self._inbox: deque[Item] = deque()
         self._inbox_bytes = 0
         self._inbox_rows = 0
+        self._unread: dict[int, int] = {}
         self._wanted: dict[int, Wanted] = {}
         self._open: dict[int, _Open] = {}
         self._stop_at: float | None = None
@@ -107,9 +108,14 @@ class Lane:
             self._wanted.update(wanted)
             self._changed.notify()
 
-    def put(self, items: Iterable[Item]) -> None:
-        """Hand over what was read."""
+    def put(self, items: Iterable[Item], unread: Mapping[int, int] | None = None) -> None:
+        """Hand over what was read.
+
+        Args:
+            unread: messages that the log still holds, by partition.
+        """
         with self._changed:
+            self._unread.update(unread or {})
             for item in items:
                 self._inbox.append(item)
                 self._inbox_bytes += item.size
@@ -123,6 +129,7 @@ class Lane:
             for partition in partitions:
                 self._wanted.pop(partition, None)
                 self._open.pop(partition, None)
+                self._unread.pop(partition, None)
             self._purge(set(partitions))
 
     @property
@@ -185,7 +192,7 @@ class Lane:
                     return True
                 pause = _IDLE_S
                 if self._inbox:
-                    pause = self._inbox[0].read_at + self._options.linger_s - now
+                    pause = self._inbox[0].read_at + self._linger_s() - now
                 if not self._changed.wait(max(0.001, pause)) and not self._inbox:
                     return True  # idle: perhaps there is a place to write down
 
@@ -196,8 +203,16 @@ class Lane:
             self._stop_at is not None
             or self._inbox_rows >= self._options.max_rows
             or self._inbox_bytes >= self._options.max_bytes
-            or now - self._inbox[0].read_at >= self._options.linger_s
+            or now - self._inbox[0].read_at >= self._linger_s()
         )
+
+    def _linger_s(self) -> float:
+        """How long the oldest message may wait for more."""
+        options = self._options
+        if sum(self._unread.values()) >= options.behind_messages:
+            return max(options.linger_s, options.behind_linger_s)
+        few = self._inbox_rows < options.few_rows * options.linger_s
+        return options.linger_s * (2 if few else 1)
 
     def _turn(self) -> None:
         doing = "take_over"

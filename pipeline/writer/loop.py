@@ -261,7 +261,9 @@ class Writer:
                 )
             )  # fmt: skip
             state.next = record.offset + 1
-        self._lanes[tp.topic].put(items)
+        end = self._consumer.highwater(tp)
+        unread = max(0, end - state.next) if end is not None else 0
+        self._lanes[tp.topic].put(items, {tp.partition: unread})
 
     def _read(self, record: Any, state: _Partition, now: float) -> tuple[Taken | Letter, int]:
         """Decode a message, or make a letter of it.

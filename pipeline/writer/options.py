@@ -17,7 +17,12 @@ class Options:
             its number gets its partitions at once.
         max_rows: of a block.
         max_bytes: message bytes of a block.
-        linger_s: how long the oldest message of a block waits for more.
+        linger_s: how long the oldest message of a block waits for more. A stream of few rows
+            waits twice as long: an insert into a wide table costs some 40 ms of the store's CPU,
+            however small it is.
+        few_rows: per second, up to which a stream counts as one of few rows.
+        behind_linger_s: the same while there is a backlog to read: it is not fresh anyway.
+        behind_messages: in the log and not read yet, from which on there is a backlog.
         buffer_bytes: message bytes held in all, besides what the Kafka client holds.
         settle_every_s: how often the place is written down where nothing else does.
         drain_s: how long a stop waits for what was read to be stored.
@@ -31,9 +36,12 @@ class Options:
     instance: int = 1
     group: str = GROUP
     max_rows: int = 150_000
-    max_bytes: int = 64_000_000
+    max_bytes: int = 48_000_000
     linger_s: float = 1.0
-    buffer_bytes: int = 160_000_000
+    few_rows: int = 4_000
+    behind_linger_s: float = 5.0
+    behind_messages: int = 100
+    buffer_bytes: int = 112_000_000
     settle_every_s: float = 600.0
     drain_s: float = 10.0
     session_timeout_ms: int = 15_000
