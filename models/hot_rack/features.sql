@@ -153,6 +153,8 @@ WITH
             *,
             min(power_kw) OVER recent AS low_kw,
             max(power_kw) OVER recent AS high_kw,
+            max(rack_supply_c) OVER recent - min(rack_supply_c) OVER recent AS supply_moved_k,
+            min(rack_flow) OVER recent / nullIf(max(rack_flow) OVER recent, 0) AS flow_kept,
             count() OVER recent AS minutes_seen
         FROM joined
         WINDOW recent AS
@@ -190,7 +192,8 @@ SELECT
     if(is_steady = 1 AND s.loaded * 2 > s.gpus AND s.loaded_power_w > 600, s.rack_flow / s.power_kw, NULL) AS flow_lpm_per_kw,
     if(is_steady = 1 AND s.loaded * 2 > s.gpus AND s.loaded_power_w > 600, (s.rack_return_c - s.rack_supply_c) , NULL) AS coolant_rise_k,
     -- 1.03 kg/L x 3.974 kJ/(kg K) / 60 s: kW that 1 L/min carries per kelvin.
-    if(is_steady = 1 AND s.loaded * 2 > s.gpus AND s.loaded_power_w > 600, s.rack_flow * (s.rack_return_c - s.rack_supply_c) * 1.03 * 3.974 / 60 / s.power_kw, NULL) AS heat_balance_ratio,
+    -- The return is late against supply and flow as well.
+    if(is_steady = 1 AND s.loaded * 2 > s.gpus AND s.loaded_power_w > 600 AND s.supply_moved_k < 1 AND s.flow_kept > 0.9, s.rack_flow * (s.rack_return_c - s.rack_supply_c) * 1.03 * 3.974 / 60 / s.power_kw, NULL) AS heat_balance_ratio,
     s.rack_supply_c - l.loop_supply_c AS supply_over_loop_k,
     l.loop_over_others_k AS loop_over_others_k,
     l.setpoint_over_others_k AS setpoint_over_others_k,

@@ -16,7 +16,7 @@ from pipeline.detection.conformal import (
 from pipeline.detection.families import METHODS, Family, bad_z
 from pipeline.detection.frame import Frame
 from pipeline.detection.gate import Structure, inspect
-from pipeline.detection.peers import MAD_TO_SIGMA, PeerGroups, Peers, find_peers, group_median
+from pipeline.detection.peers import PeerGroups, Peers, find_peers, group_spread
 from pipeline.detection.persistence import HOLD, STRONG, WEAK, Levels
 from pipeline.detection.residuals import (
     Baseline,
@@ -77,7 +77,7 @@ def judge_frame(
     structure = inspect(frame, spec)
     peers = find_peers(frame, spec, structure.fit)
     found = residuals(frame, spec, peers, dict(baselines), structure.fit)
-    lasting = long_residuals(found, spec, peers, baselines)
+    lasting = long_residuals(found, spec, peers, baselines, frame.entities)
     return judge_residuals(frame, spec, structure, peers, found, lasting, short, long, q)
 
 
@@ -94,8 +94,9 @@ def judge_residuals(
 
 
 def long_residuals(
-    found: Residuals, spec: DetectorSpec, peers: Peers, baselines: Mapping[str, Baseline]
-) -> Residuals:
+    found: Residuals, spec: DetectorSpec, peers: Peers, baselines: Mapping[str, Baseline],
+    entities: Sequence[str],
+) -> Residuals:  # fmt: skip
     """The same residuals over the long window: rolling medians, with their smaller spread."""
     minutes = spec.decision.long_minutes
     out = Residuals({}, {}, {}, {})
@@ -103,12 +104,11 @@ def long_residuals(
         raw = rolling_median(found.raw[feature.name], minutes)
         # No verdict now, none over the long window either.
         raw = np.where(np.isfinite(found.raw[feature.name]), raw, np.nan)
-        scale = np.full(raw.shape, max(feature.floor / 2, baselines[feature.name].sigma_long))
+        base = baselines[feature.name]
+        scale = base.scale(entities, feature.floor / 2, long=True)
         if feature.compare == "peers":
-            spread, _ = group_median(
-                np.abs(raw), np.where(np.isfinite(raw), peers[feature.family].code, -1)
-            )
-            scale = np.fmax(scale, MAD_TO_SIGMA * spread)
+            group = np.where(np.isfinite(raw), peers[feature.family].code, -1)
+            scale = np.fmax(scale, group_spread(raw, group))
         median = rolling_median(found.median[feature.name], minutes)
         out.raw[feature.name] = raw
         out.z[feature.name] = raw / scale

@@ -99,7 +99,9 @@ def _anomaly(
     frame = judged.frame
     by_short = bool((judged.short.level[upto, entity][-RECENT:] >= STRONG).any())
     window = judged.short if by_short else judged.long
-    recent = slice(max(0, index - RECENT + 1), index + 1)
+    # Not further back than the evidence: what was well before says nothing of the cause.
+    begin = upto.start + max(int(verdicts.first[entity]), 0)
+    recent = slice(max(begin, index - RECENT + 1), index + 1)
     if not _known(window, recent, entity):
         recent = slice(max(0, index - SPAN + 1), index + 1)
     effects = signed_effects(window.residuals, spec, entity, recent)

@@ -43,7 +43,10 @@ def judge(short: Levels, long: Levels, decision: Decision) -> Verdicts:
     # What raises must still be there: an outlier that is over by now opens nothing.
     present = level[-2:].max(axis=0) >= HOLD
     raises: NDArray[np.bool_] = (strong | weak) & present
-    recent = np.any(level[-decision.clear_minutes :] >= HOLD, axis=0)
+    # The lower bar is for what was over the higher one before.
+    recent = np.any(level[-decision.clear_minutes :] >= HOLD, axis=0) & np.any(
+        level >= WEAK, axis=0
+    )
     seen = level >= HOLD
     first = np.where(np.any(seen, axis=0), seen.argmax(axis=0), -1)
     return Verdicts(raises, np.asarray(recent), first.astype(np.int64), seen.sum(axis=0))

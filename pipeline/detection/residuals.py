@@ -3,19 +3,21 @@
 residual = (x - peer median) - slope (g - peer median of g) - the entity's commissioning offset,
 where g is the feature that x follows (temperature follows power). A feature that is compared
 with its ``own`` past has the entity's commissioning value in place of the peer median.
-z = residual / max(floor, trained spread, 1.4826 MAD of the peers now).
+z = residual / max(floor, trained spread of all, trained spread of this entity, spread of the
+peers now).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pipeline.detection.conformal import BoolArray, FloatArray
 from pipeline.detection.frame import Frame
-from pipeline.detection.peers import MAD_TO_SIGMA, Peers, group_median
+from pipeline.detection.peers import MAD_TO_SIGMA, Peers, group_median, group_spread
 from pipeline.detection.spec import DetectorSpec, Feature
 
 # Minutes of training that count as much as the belief that there is no offset.
@@ -31,12 +33,19 @@ class Baseline:
         sigma, sigma_long: robust spread of residuals, one-minute and long window.
         offset: commissioning offset by entity, in the feature's unit; for an ``own``
             feature the commissioning value itself.
+        spread: spread of each entity's own residual: what serves requests varies by nature.
     """
 
     slope: float = 0.0
     sigma: float = 0.0
     sigma_long: float = 0.0
     offset: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
+
+    def scale(self, entities: Sequence[str], floor: float, *, long: bool = False) -> FloatArray:
+        """Smallest scale of z of every entity."""
+        least = max(floor, self.sigma_long if long else self.sigma)
+        return np.array([max(least, self.spread.get(entity, 0.0)) for entity in entities])
 
 
 @dataclass
@@ -85,6 +94,7 @@ def fit_baselines(
         found[feature.name] = base
         residual = _recentred(centred, base, frame, group, feature)
         base.sigma = _sigma(residual)
+        base.spread = _spreads(residual, frame, max(base.sigma, feature.floor))
         base.sigma_long = _sigma(rolling_median(residual, spec.decision.long_minutes))
     return found
 
@@ -107,10 +117,9 @@ def residuals(
             g = np.where(judged, frame.value(feature.given), np.nan)
             centred = centred - base.slope * _centred(g, group, feature)
         residual = _recentred(centred, base, frame, group, feature)
-        spread, _ = group_median(np.abs(residual), group)
-        scale = np.maximum(np.fmax(feature.floor, base.sigma), 0.0)
+        scale: FloatArray = base.scale(frame.entities, feature.floor)
         if feature.compare == "peers":
-            scale = np.fmax(scale, MAD_TO_SIGMA * spread)
+            scale = np.fmax(scale, group_spread(residual, group))
         out.raw[feature.name] = residual
         out.z[feature.name] = residual / scale
         out.median[feature.name] = x - residual
@@ -233,6 +242,22 @@ def _offsets(centred: FloatArray, frame: Frame, feature: Feature) -> dict[str, f
         value *= minutes[i] / (minutes[i] + SHRINK_MINUTES)
         found[entity] = float(np.clip(value, -feature.offset_cap, feature.offset_cap))
     return found
+
+
+def _spreads(residual: FloatArray, frame: Frame, least: float) -> dict[str, float]:
+    """Robust spread of each entity's own residual, where it is larger than ``least``: from its
+    90 % point, so that what is quiet most of the time and busy at others is seen."""
+    size = np.sort(np.abs(residual), axis=0)  # NaN go last
+    count = np.isfinite(size).sum(axis=0)
+    place = np.maximum(np.floor(0.9 * (count - 1)).astype(np.int64), 0)
+    if not size.size:
+        return {}
+    tops = np.take_along_axis(size, place[None, :], axis=0)[0] / 1.645
+    return {
+        entity: round(float(top), 9)
+        for entity, top, n in zip(frame.entities, tops, count, strict=True)
+        if n >= 5 and top > least
+    }
 
 
 def _sigma(values: FloatArray) -> float:

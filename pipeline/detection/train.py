@@ -181,7 +181,7 @@ def fit_model(
     learn[: int(frame.shape[0] * LEARN_SHARE)] = True
     baselines = fit_baselines(frame, spec, peers, use & learn, frozen)
     found = residuals(frame, spec, peers, baselines, structure.fit)
-    lasting = long_residuals(found, spec, peers, baselines)
+    lasting = long_residuals(found, spec, peers, baselines, frame.entities)
     # A fault that hides in the training data: beyond the effect for minutes on end.
     suspect = _lasting(np.asarray(largest_effect(found, spec, spec.decision.min_z) >= 1))
     use &= ~suspect

@@ -6,8 +6,8 @@ switch the links that merely wait behind a broken one, a host its GPUs, a job it
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from pipeline.detection.findings import Finding
@@ -41,8 +41,11 @@ class Case:
 
     @property
     def raises(self) -> bool:
-        """Whether any of it is persistent enough to open an incident."""
-        return any(member.raises for member in self.members)
+        """Whether any of it is persistent enough to open an incident.
+
+        What another detector found and this case only owns does not open it.
+        """
+        return any(member.raises for member in self.members if member.detector == self.detector)
 
     @property
     def ids(self) -> set[str]:
@@ -51,13 +54,20 @@ class Case:
         return ids | {str(m.location["peer"]) for m in self.members if m.location.get("peer")}
 
 
-def make_cases(findings: Iterable[Finding], specs: dict[str, DetectorSpec]) -> list[Case]:
-    """Group the findings of one window."""
+def make_cases(
+    findings: Iterable[Finding], specs: dict[str, DetectorSpec],
+    open_owners: Collection[str] = (),
+) -> list[Case]:  # fmt: skip
+    """Group the findings of one window.
+
+    Args:
+        open_owners: racks and loops that have an open incident.
+    """
     by_kind: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
         by_kind[finding.entity_kind].append(finding)
     racks = _rack_cases(by_kind.pop("rack", []), specs)
-    gpus = _gpu_cases(by_kind.pop("gpu", []), racks)
+    gpus = _gpu_cases(by_kind.pop("gpu", []), racks, open_owners)
     links = _link_cases(by_kind.pop("ib_port", []))
     others = [single(finding) for kind in by_kind.values() for finding in kind]
     return racks + gpus + links + others
@@ -115,7 +125,8 @@ def _rack_cases(findings: list[Finding], specs: dict[str, DetectorSpec]) -> list
         for loop, found in loops.items()
     ]  # fmt: skip
     for loop, found in rest.items():
-        if loop and len(found) >= RACKS_PER_LOOP and len({f.cause for f in found}) == 1:
+        raised = {f.cause for f in found if f.raises}
+        if loop and len(raised) == 1 and sum(f.raises for f in found) >= RACKS_PER_LOOP:
             cases.append(
                 _owned(
                     found, "cdu", loop,
@@ -147,9 +158,17 @@ def _after_colon(text: str) -> str:
 
 
 # --- GPUs ----------------------------------------------------------------------------------
-def _gpu_cases(findings: list[Finding], racks: list[Case]) -> list[Case]:
+def _gpu_cases(
+    findings: list[Finding], racks: list[Case], open_owners: Collection[str]
+) -> list[Case]:
+    warm = Counter(str(f.location.get("rack")) for f in findings if held_by_heat(f))
     hot: dict[str, Case] = {}
     for case in racks:
+        # Evidence that only holds owns what is open already, or many at once: one hot GPU does
+        # not wait for its rack.
+        several = max((warm[str(m.location.get("rack"))] for m in case.members), default=0)
+        if not (case.raises or case.entity_id in open_owners or several >= GPUS_PER_HOST):
+            continue
         for member in case.members:
             hot[str(member.location.get("rack", member.entity_id))] = case
         if case.entity_kind == "cdu":
@@ -195,7 +214,7 @@ def _gather(
         else:
             left.append(finding)
     for (place, _), found in together.items():
-        if len(found) >= least:
+        if sum(finding.raises for finding in found) >= least:
             cases.append(
                 _owned(
                     found, kind, place,

@@ -77,7 +77,8 @@ def advance(
         scored: detectors that were scored; incidents of others stay as they are.
         over: whether an incident without findings has ended, rather than gone unseen.
     """
-    cases = make_cases(unsilenced(findings, quiet, window_end), specs)
+    owners = {incident.entity_id for incident in open_now}
+    cases = make_cases(unsilenced(findings, quiet, window_end), specs, owners)
     pairs = match(cases, open_now)
     made = decide(pairs, cluster, window_end, before)
     held = {incident.incident_id for incident, _ in pairs if incident is not None}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pipeline.detection.frame import Frame, Labels
-from pipeline.detection.peers import find_peers, group_median
+from pipeline.detection.peers import find_peers, group_median, group_spread
 from pipeline.detection.residuals import rolling_median
 from pipeline.detection.spec import DetectorSpec
 
@@ -29,6 +29,22 @@ def test_group_median_is_the_median_of_the_known_values_of_each_group(data: st.D
         else:
             np.testing.assert_allclose(median[i], np.median(known), rtol=1e-12)
             assert count[i] == len(known)
+
+
+def test_group_spread_is_the_standard_deviation_of_a_normal_group() -> None:
+    values = np.random.default_rng(1).normal(10, 3, 5000)
+    np.testing.assert_allclose(group_spread(values, np.zeros(5000, dtype=np.int64)), 3, rtol=0.05)
+
+
+def test_one_that_stands_out_does_not_widen_its_group() -> None:
+    values = np.array([1.0, 1.1, 0.9, 1.0, 1.05, 0.95, 1.0, 1.0, 1.02, 50.0])
+    assert group_spread(values, np.zeros(10, dtype=np.int64))[0] < 0.1
+
+
+def test_a_group_of_two_kinds_is_wide_although_most_of_it_is_alike() -> None:
+    # Seven of ten serve alike, three rest: the middle half alone would call that narrow.
+    values = np.array([0.43] * 7 + [0.15] * 3)
+    assert group_spread(values, np.zeros(10, dtype=np.int64))[0] > 0.1
 
 
 @given(

@@ -51,9 +51,13 @@ def test_it_closes_after_a_clean_run_and_not_before() -> None:
 
 
 def test_the_bar_to_hold_is_lower_than_the_bar_to_raise() -> None:
-    verdict = judge(levels(*[HOLD] * 10), nothing(10), DECISION)
+    verdict = judge(levels(STRONG, STRONG, *[HOLD] * 10), nothing(12), DECISION)
     assert verdict.holds[0]
     assert not verdict.raises[0]
+
+
+def test_what_never_was_over_the_higher_bar_holds_nothing() -> None:
+    assert not judge(levels(*[HOLD] * 10), nothing(10), DECISION).holds[0]
 
 
 @given(LEVELS)

@@ -14,6 +14,24 @@ def test_a_hot_rack_owns_its_throttling_gpus() -> None:
     assert len(cases[0].members) == 21
 
 
+def test_a_gpu_does_not_open_an_incident_of_a_rack_that_is_hardly_warm() -> None:
+    warm = rack("rack-03", cause="unknown", raises=False, level=1)
+    cases = make_cases([warm, gpu("GPU-1", "rack-03", evidence=HOT)], SPECS)
+    assert {c.entity_id: c.raises for c in cases} == {"rack-03": False, "GPU-1": True}
+
+
+def test_gpus_join_a_rack_whose_incident_is_open() -> None:
+    fading = rack("rack-03", raises=False, level=1)
+    cases = make_cases([fading, gpu("GPU-1", "rack-03", evidence=HOT)], SPECS, {"rack-03"})
+    assert [c.entity_id for c in cases] == ["rack-03"]
+    assert not cases[0].raises
+
+
+def test_racks_that_only_hold_are_no_loop_incident() -> None:
+    racks = [rack(f"rack-0{i}", "unknown", raises=i == 1, level=1) for i in (1, 2, 3, 4)]
+    assert {c.entity_kind for c in make_cases(racks, SPECS)} == {"rack"}
+
+
 def test_a_capped_gpu_in_a_hot_rack_is_its_own_incident() -> None:
     cases = make_cases([rack("rack-03"), gpu("GPU-1", "rack-03")], SPECS)
     assert {(c.detector, c.entity_id) for c in cases} == {

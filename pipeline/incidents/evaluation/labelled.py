@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,8 +133,13 @@ def scratch_store(settings: Settings) -> Iterator[Client]:
         client.close()
 
 
-def load_set(client: Client, folder: Path, contracts: Contracts) -> LabelledSet:
+def load_set(
+    client: Client, folder: Path, contracts: Contracts, streams: Collection[str] | None = None
+) -> LabelledSet:
     """Load a labelled set into a store, in place of what its stream tables held.
+
+    Args:
+        streams: those that are wanted; by default all.
 
     Raises:
         RackpulseError: the folder is not a labelled set; the text says what is missing.
@@ -146,7 +151,7 @@ def load_set(client: Client, folder: Path, contracts: Contracts) -> LabelledSet:
             " (make one with  rackpulse hall record)"
         )
     faults = read_truth(truth)
-    files = [folder / f"{name}.parquet" for name in contracts]
+    files = [folder / f"{name}.parquet" for name in streams or contracts]
     present = [path for path in files if path.is_file()]
     if not present:
         raise RackpulseError(f"{folder} is no labelled set: it holds no <stream>.parquet")

@@ -85,7 +85,7 @@ def evaluate_sets(
 def _train_set(
     client: Client, folder: Path, specs: dict[str, DetectorSpec], say: Say
 ) -> dict[str, Model]:
-    found = load_set(client, folder, load_contracts())
+    found = load_set(client, folder, load_contracts(), _streams(specs))
     start, end = _span(found)
     say(f"training on {folder}: {(end - start) / MINUTE:.0f} minutes")
     models = {}
@@ -99,7 +99,7 @@ def _one_set(
     client: Client, folder: Path, specs: dict[str, DetectorSpec],
     trained: list[dict[str, Model]], baselines: bool, say: Say,
 ) -> dict[str, dict[str, Tally]]:  # fmt: skip
-    found = load_set(client, folder, load_contracts())
+    found = load_set(client, folder, load_contracts(), _streams(specs))
     start, end = _span(found)
     frames = {
         name: read_frame(client, spec, found.cluster, start, end) for name, spec in specs.items()
@@ -133,6 +133,10 @@ def _one_set(
             pages = pages_of_alarms(alarms, item, faults)
             out[name][method] = tally(faults, pages, begin, end)
     return out
+
+
+def _streams(specs: dict[str, DetectorSpec]) -> set[str]:
+    return {stream for spec in specs.values() for stream in spec.streams}
 
 
 def training_minutes(found: LabelledSet, start: datetime, end: datetime) -> int:
