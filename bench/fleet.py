@@ -135,7 +135,9 @@ class Fleet:
         if pa.types.is_dictionary(kind):
             return _labels(np.zeros(len(rack), np.int64), [f"{name}-0"])
         unit = rack * 100_000 + (place // LINKS if name == "device_id" else place)
-        return pa.array([f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in unit.tolist()])
+        return pa.array(
+            [f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in unit.tolist()]
+        )
 
     def _reading(self, column: Column, kind: pa.DataType, rows: int) -> pa.Array:
         if pa.types.is_floating(kind):

@@ -28,9 +28,10 @@ from pipeline.streams import Contracts
 from pipeline.streams.ddl import DATABASE
 from pipeline.writer.block import Block, Scratch, Taken
 from pipeline.writer.insert import INSERT_SETTINGS
+from pipeline.writer.options import Options
 from tests.writer.running import RunningWriter
 
-BLOCK_ROWS = 150_000  # as Options.max_rows
+OPTIONS = Options()
 
 
 @dataclass(frozen=True)
@@ -148,18 +149,24 @@ def _bodies(contracts: Contracts, messages: Iterator[Encoded]) -> tuple[list[mem
         head = f"INSERT INTO {DATABASE}.{name} ({names}) FORMAT ArrowStream\n".encode()
         bodies.append(Scratch().write(head, table))
 
-    held: dict[str, int] = {}
+    held_rows: dict[str, int] = {}
+    held_bytes: dict[str, int] = {}
     for offset, each in enumerate(messages):
         decoded = decode(contracts, each.message.headers, each.message.value)
         taken = Taken(0, offset, 0, each.message.key.decode(), decoded.header, decoded.batch,
                       len(each.message.value), 0.0)  # fmt: skip
         waiting.setdefault(each.stream, []).append(taken)
-        held[each.stream] = held.get(each.stream, 0) + each.rows
+        held_rows[each.stream] = held_rows.get(each.stream, 0) + each.rows
+        held_bytes[each.stream] = held_bytes.get(each.stream, 0) + len(each.message.value)
         rows += each.rows
         values += each.values
-        if held[each.stream] >= BLOCK_ROWS:
+        # Cut as the writer cuts when there is enough to read.
+        if (
+            held_rows[each.stream] >= OPTIONS.max_rows
+            or held_bytes[each.stream] >= OPTIONS.max_bytes
+        ):
             flush(each.stream)
-            held[each.stream] = 0
+            held_rows[each.stream] = held_bytes[each.stream] = 0
     for name in list(waiting):
         flush(name)
     return bodies, rows, values
