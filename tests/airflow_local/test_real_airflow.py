@@ -23,7 +23,8 @@ from tests.airflow_local.history import store_history
 from tests.support.store import RunningStore
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1500)]
+# The main job in tests/e2e runs both Dags as well; this one looks closer and takes minutes.
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1500)]
 pytest.importorskip("airflow", reason="needs the extra airflow")
 
 
