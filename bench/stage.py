@@ -88,6 +88,16 @@ class Stage:
             raise AssertionError(f"{found} rows stored, {rows} sent")
         return time.monotonic() - start
 
+    def wait_merged(self, timeout_s: float = 120) -> None:
+        """Wait until the store has nothing to merge: that work belongs to the rows too."""
+        assert self._client is not None
+        deadline = time.monotonic() + timeout_s
+        quiet = 0
+        while quiet < 4 and time.monotonic() < deadline:
+            running = self._client.query("SELECT count() FROM system.merges").result_rows[0][0]
+            quiet = 0 if running else quiet + 1
+            time.sleep(0.5)
+
 
 @contextmanager
 def stage(folder: Path, contracts: Contracts) -> Iterator[Stage]:

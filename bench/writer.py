@@ -41,7 +41,7 @@ class Result:
     Attributes:
         values: readings that are not NULL.
         wall_s: from start to the last row.
-        cpu: CPU seconds by process.
+        cpu: CPU seconds by process, from its start until the store has merged what came in.
         peak_mb: peak resident memory by process.
     """
 
@@ -97,6 +97,7 @@ def from_full_topic(contracts: Contracts, seconds: int, size: float = 1.0) -> Re
         on.writer = RunningWriter(on.folder, on.settings).start()
         with Sampler(on) as seen:
             wall = on.wait_stored(rows, 60 + seconds * 20)
+            on.wait_merged()
         names = ("writer", "store", "broker")
         return Result(
             "a", rows, values, wall,
@@ -120,7 +121,8 @@ def from_memory(contracts: Contracts, seconds: int) -> Result:
                                   settings=dict(INSERT_SETTINGS))  # fmt: skip
             wall = time.monotonic() - start
             own = _own_cpu() - before
-        assert on.stored() == rows
+            assert on.stored() == rows
+            on.wait_merged()
         return Result(
             "c", rows, values, wall,
             {"client": own, "store": seen.cpu("store")}, {"store": seen.peak_mb("store")},
@@ -221,8 +223,9 @@ def json_and_pydantic(contracts: Contracts, seconds: int, batch_rows: int = 10_0
                     flush(name)
             wall = time.monotonic() - start
             own = _own_cpu() - before
+            assert on.stored() == rows
+            on.wait_merged()
         consumer.close(autocommit=False)
-        assert on.stored() == rows
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Result(
             "d", rows, values, wall,

@@ -23,11 +23,12 @@ from pipeline.store import Outcome, classify, reason
 from pipeline.streams import Stream
 from pipeline.writer import gaps
 from pipeline.writer.batch import Batch
-from pipeline.writer.block import Block, Scratch, Taken, newest_sample
+from pipeline.writer.block import Block, Taken, newest_sample
 from pipeline.writer.deadletters import DeadLetters, letter_of
 from pipeline.writer.events import Failed, Item, Opened, Reopen, Stored
 from pipeline.writer.gaps import Gap
 from pipeline.writer.insert import Fence, insert
+from pipeline.writer.memory import give_back
 from pipeline.writer.sequences import Sequences
 from pipeline.writer.shared import Shared, StoreClient
 from pipeline.writer.state import Owned, Ownership
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 _LONGEST_BACKOFF_S = 10.0
 _LONGEST_RECONNECT_S = 2.0
 _IDLE_S = 5.0
+_LARGE_BYTES = 8_000_000
 
 
 @dataclass
@@ -76,7 +78,6 @@ class Lane:
         self._takeover = Takeover(stream.name, self._ownership, shared, self._client)
         self._sequences = Sequences(stream.name, self._client, shared.read_settings)
         self._letters = DeadLetters(shared.settings)
-        self._scratch = Scratch()
         # Guarded by the condition:
         self._changed = threading.Condition()
         self._inbox: deque[Item] = deque()
@@ -235,9 +236,12 @@ class Lane:
             self._store_error(exc, doing)
 
     def _finish_batch(self) -> None:
+        large = self._batch_bytes >= _LARGE_BYTES
         self._batch = None
         self._batch_bytes = 0
         self._working_since = None
+        if large:
+            give_back()
 
     def _open_wanted(self) -> None:
         with self._changed:
@@ -381,14 +385,11 @@ class Lane:
             raise _AbandonedError("given_away")
         fence = Fence(batch.topic_id, batch.label, self._shared.writer_id, epochs)
         started = self._clock.monotonic()
-        answer = insert(
-            self._client(),
-            block,
-            fence,
-            self._client.now(),
-            self._shared.insert_settings,
-            self._scratch,
-        )
+        with self._shared.scratch() as scratch:
+            answer = insert(
+                self._client(), block, fence, self._client.now(),
+                self._shared.insert_settings, scratch,
+            )  # fmt: skip
         took = self._clock.monotonic() - started
         self._metrics.histogram(m.WRITER_INSERT_SECONDS, name).observe(took)
         if answer.rows == 0:

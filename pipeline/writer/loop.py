@@ -40,7 +40,7 @@ from pipeline.writer.takeover import Wanted
 log = logging.getLogger(__name__)
 
 _POLL_MS = 100
-_POLL_RECORDS = 100
+_POLL_RECORDS = 50
 _GAUGES_EVERY_S = 1.0
 _TROUBLE_S = 10.0  # for so long an error that did not come again is shown
 

@@ -23,6 +23,7 @@ class Options:
         few_rows: per second, up to which a stream counts as one of few rows.
         behind_linger_s: the same while there is a backlog to read: it is not fresh anyway.
         behind_messages: in the log and not read yet, from which on there is a backlog.
+        inserts_at_once: of all streams; each holds a block's memory once more.
         buffer_bytes: message bytes held in all, besides what the Kafka client holds.
         settle_every_s: how often the place is written down where nothing else does.
         drain_s: how long a stop waits for what was read to be stored.
@@ -36,12 +37,13 @@ class Options:
     instance: int = 1
     group: str = GROUP
     max_rows: int = 150_000
-    max_bytes: int = 48_000_000
+    max_bytes: int = 40_000_000
     linger_s: float = 1.0
     few_rows: int = 4_000
     behind_linger_s: float = 5.0
     behind_messages: int = 100
-    buffer_bytes: int = 112_000_000
+    buffer_bytes: int = 88_000_000
+    inserts_at_once: int = 2
     settle_every_s: float = 600.0
     drain_s: float = 10.0
     session_timeout_ms: int = 15_000

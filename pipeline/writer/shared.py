@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from queue import SimpleQueue
@@ -17,6 +19,7 @@ from pipeline.metrics import Metrics
 from pipeline.settings import Settings
 from pipeline.store import Outcome, classify, connect
 from pipeline.streams import Contracts
+from pipeline.writer.block import Scratch
 from pipeline.writer.events import Event
 from pipeline.writer.insert import INSERT_SETTINGS, REPLICATED_SETTINGS
 from pipeline.writer.options import Options
@@ -46,6 +49,20 @@ class Shared:
     topics: Topics
     writer_id: str = field(default_factory=lambda: uuid4().hex)
     events: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    scratches: SimpleQueue[Scratch] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        for _ in range(self.options.inserts_at_once):
+            self.scratches.put(Scratch())
+
+    @contextmanager
+    def scratch(self) -> Iterator[Scratch]:
+        """Memory for one insert; waits while all of it is in use."""
+        taken = self.scratches.get()
+        try:
+            yield taken
+        finally:
+            self.scratches.put(taken)
 
     @property
     def replicated(self) -> bool:
