@@ -130,8 +130,13 @@ def _anomaly(
         cause.action if cause is not None else "Look at the evidence; no known signature fits.",
         p, float(-np.log10(p)), effect,
         frame.ends[upto.start + first] if first >= 0 else frame.ends[index], model_version,
-        _row(frame, entity, index),
+        {**_row(frame, entity, index), **_effects(effects)},
     )  # fmt: skip
+
+
+def _effects(effects: dict[str, float]) -> dict[str, float]:
+    """Signed effects beside the readings: grouping asks whose heat it is."""
+    return {f"effect:{name}": round(e, 3) for name, e in effects.items() if np.isfinite(e)}
 
 
 def _rule_finding(

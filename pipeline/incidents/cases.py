@@ -19,6 +19,9 @@ GPUS_PER_RACK = 6
 GPUS_PER_JOB = 12
 RACKS_PER_LOOP = 3
 LINKS_PER_SWITCH = 4
+# So many smallest effects above its rack, a GPU's heat is its own; slots behind others in the
+# tray get warmer coolant and stand up to one above the rest when flow is low.
+OWN_HEAT = 1.5
 # A link that only waits, less than this share of the worst on its leaf, is a victim.
 VICTIM_SHARE = 0.6
 
@@ -61,7 +64,7 @@ def make_cases(
     """Group the findings of one window.
 
     Args:
-        open_owners: racks and loops that have an open incident.
+        open_owners: entities that have an open incident.
     """
     by_kind: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
@@ -177,7 +180,9 @@ def _gpu_cases(
     for finding in findings:
         rack, loop = finding.location.get("rack"), finding.location.get("cdu")
         owner = hot.get(str(rack)) or hot.get(f"cdu {loop}")
-        if owner is not None and held_by_heat(finding):
+        # What has an incident of its own keeps it.
+        own = finding.entity_id in open_owners
+        if owner is not None and not own and held_by_heat(finding):
             owner.members.append(finding)
         else:
             left.append(finding)
@@ -192,13 +197,14 @@ def _gpu_cases(
 
 
 def held_by_heat(finding: Finding) -> bool:
-    """Whether heat is part of what is wrong with a GPU."""
+    """Whether heat holds a GPU down that is no hotter than the others of its rack.
+
+    One that stands far above them has a fault of its own, also in a hot rack.
+    """
+    own = finding.features.get("effect:core_over_coolant_k", 0.0)
     names = {item["feature"] for item in finding.evidence}
-    return (
-        finding.features.get("thermal_share", 0.0) > 0.02
-        or bool(names & {"thermal_share", "core_over_coolant_k", "hbm_over_coolant_k"})
-        or finding.cause == "degrading_cold_plate"
-    )
+    hot = finding.features.get("thermal_share", 0.0) > 0.02 or "thermal_share" in names
+    return hot and own < OWN_HEAT
 
 
 def _gather(

@@ -14,6 +14,20 @@ def test_a_hot_rack_owns_its_throttling_gpus() -> None:
     assert len(cases[0].members) == 21
 
 
+def test_a_gpu_far_above_its_hot_rack_is_its_own_incident() -> None:
+    own = gpu("GPU-1", "rack-03", evidence=HOT, features={"effect:core_over_coolant_k": 6.0},
+              cause="degrading_cold_plate")  # fmt: skip
+    shared = gpu("GPU-2", "rack-03", evidence=HOT, features={"effect:core_over_coolant_k": 0.8})
+    cases = {c.entity_id: c.ids for c in make_cases([rack("rack-03"), own, shared], SPECS)}
+    assert set(cases) == {"rack-03", "GPU-1"}
+    assert "GPU-2" in cases["rack-03"]
+
+
+def test_a_gpu_with_an_open_incident_does_not_move_to_its_rack() -> None:
+    cases = make_cases([rack("rack-03"), gpu("GPU-1", "rack-03", evidence=HOT)], SPECS, {"GPU-1"})
+    assert {c.entity_id for c in cases} == {"rack-03", "GPU-1"}
+
+
 def test_a_gpu_does_not_open_an_incident_of_a_rack_that_is_hardly_warm() -> None:
     warm = rack("rack-03", cause="unknown", raises=False, level=1)
     cases = make_cases([warm, gpu("GPU-1", "rack-03", evidence=HOT)], SPECS)
