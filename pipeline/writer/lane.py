@@ -470,11 +470,11 @@ class Lane:
         self._metrics.counter(m.WRITER_RETRIES, self.stream.name, word).inc()
         if outcome is Outcome.FATAL:
             raise RackpulseError(_advice(self.stream.name, word, exc)) from exc
-        if not isinstance(exc, ClickHouseError):
+        if outcome is Outcome.UNCLEAR:
+            # The store may come back elsewhere: the embedded one on another port.
             self._client.drop()
         inserting = doing == "batch" and self._batch is not None and bool(self._batch.blocks)
         if inserting and outcome is Outcome.UNCLEAR:
-            self._client.drop()
             log.warning("%s: unclear outcome (%s): %s", self.stream.name, word, _first_line(exc))
             self._abandon(f"unclear: {word}")
             self._pause(self._backoff(0.2))

@@ -97,6 +97,7 @@ def _wait_for_neighbours(shared: Shared, health: Health, stop: threading.Event) 
                     " start the writer again"
                 ) from exc
             text = str(exc)
+            client.drop()  # it may come back elsewhere
         health.not_ready(text.splitlines()[0])
         if text != said:
             log.warning("waiting: %s", text)
