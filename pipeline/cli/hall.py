@@ -45,11 +45,18 @@ def record(scenario: Path, out: Path) -> None:
     show_default=True,
     help="Hours of history that a first start writes straight to Kafka.",
 )
+@click.option(
+    "--fabric",
+    default="ib_exporter",
+    show_default=True,
+    help="Who reads the fabric.",
+    type=click.Choice(["ib_exporter", "ufm"]),
+)
 @click.option("--faults", "faults_seed", type=int, help="Draw three faults from this seed.")
 @click.option("--no-faults", is_flag=True, help="Draw none (the default).")
 def serve(
-    racks: int, seed: int, port: int, history_hours: float, faults_seed: int | None,
-    no_faults: bool,
+    racks: int, seed: int, port: int, history_hours: float, fabric: str,
+    faults_seed: int | None, no_faults: bool,
 ) -> None:  # fmt: skip
     """Serve the hall in the wire formats of real exporters."""
     from pipeline.hall.fleet import build_fleet
@@ -62,7 +69,7 @@ def serve(
     fleet = build_fleet(racks, seed, cluster=settings.cluster)
     run(
         settings, load_contracts(), fleet, port=port, history_hours=history_hours,
-        faults_seed=None if no_faults else faults_seed, say=click.echo,
+        faults_seed=None if no_faults else faults_seed, fabric=fabric, say=click.echo,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from pipeline.hall.pages.dcgm import DcgmPages
 from pipeline.hall.pages.infiniband import InfinibandPages
 from pipeline.hall.pages.nmxt import NmxtPages
 from pipeline.hall.pages.redfish import RedfishTrees
+from pipeline.hall.pages.ufm import UfmPages
 from pipeline.hall.truth import fault_line
 
 log = logging.getLogger("rackpulse.hall")
@@ -74,6 +75,7 @@ class HallApp:
         fleet = live.fleet
         self._dcgm, self._nmxt = DcgmPages(fleet), NmxtPages(fleet)
         self._ib, self._redfish = InfinibandPages(fleet), RedfishTrees(fleet)
+        self._ufm = UfmPages(fleet)
         self._trays = {host: number for number, host in enumerate(fleet.hosts)}
         self._racks = {rack: number for number, rack in enumerate(fleet.rack_ids)}
         self._shards = {name: number for number, name in enumerate(names.ib_targets(fleet))}
@@ -88,6 +90,7 @@ class HallApp:
                 Route("/dcgm/{host}/metrics", page(self._dcgm_page)),
                 Route("/nmxt/{rack}/{tray:int}/metrics", page(self._nmxt_page)),
                 Route("/ib/{shard}/metrics", page(self._ib_page)),
+                Route("/ufm/{shard}/telemetry", page(self._ufm_page)),
                 Route("/redfish/{manager}/{path:path}", page(self._redfish_page)),
                 Route("/kmsg/{host}", page(self._kmsg_page)),
                 Route("/hall/state", self._state),
@@ -158,6 +161,13 @@ class HallApp:
         if shard is None:
             return _no_such("part of the fabric")
         return Response(self._ib.render(self._live.view(), shard), media_type=_TEXT)
+
+    def _ufm_page(self, request: Request) -> Response:
+        shard = self._shards.get(f"ib/{request.path_params['shard']}")
+        if shard is None:
+            return _no_such("part of the fabric")
+        body = self._ufm.render(self._live.view(), shard)
+        return Response(body, media_type="application/json")
 
     def _redfish_page(self, request: Request) -> Response:
         path = "/" + str(request.path_params["path"]).rstrip("/")

@@ -55,7 +55,7 @@ def draw_births(fleet: Fleet) -> Births:
         supply_k=rng.uniform(0.05, 0.45, racks),
         manifold=rng.uniform(0.03, 0.08, racks),
         wait=np.exp(rng.normal(0.0, 0.22, directions)),
-        symbols_per_s=np.exp(rng.normal(np.log(2e-4), 1.3, directions)).clip(0.0, 0.02),
+        symbols_per_s=np.exp(rng.normal(np.log(c.SYMBOLS_PER_S), 1.3, directions)).clip(0.0, 0.02),
         link_share=share,
     )  # fmt: skip
 

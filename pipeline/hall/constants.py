@@ -36,6 +36,18 @@ BURST_BYTES: Final = 16 * PACKET_BYTES
 GAP_TICKS: Final = 256.0
 RATE_STEP: Final = float(2**20)  # resolution of DCGM's byte rates [A]
 
+SYMBOLS_PER_S: Final = 2e-4  # errors that get through FEC on a cable of median quality [A]
+
+# --- what UFM shows of a port's physical layer ---------------------------------------------
+FEC_BLOCK_BITS: Final = 5440  # one RS(544,514) code word of ten-bit symbols [V, IEEE 802.3]
+FEC_BLOCKS_PER_S: Final = LINE_GBPS * 1e9 / FEC_BLOCK_BITS  # [D]
+FEC_HISTORY_S: Final = 20 * 86_400.0  # blocks counted before the hall began [A]
+# Share of blocks with one corrected symbol on a cable of median quality, how it grows with the
+# errors that get through, and such blocks beside each of those errors [A].
+FEC_CORRECTED_SHARE: Final = 2e-6
+FEC_CORRECTED_PER_SYMBOL: Final = 20_000.0
+FEC_MORE: Final = (1.0, 0.03, 0.002, 0.0002)  # blocks with 1, 2, 3, 4 symbols, of those with 1 [A]
+
 # --- GPU ------------------------------------------------------------------------------------
 POWER_LIMIT_W: Final = 1400.0  # GB300 default and highest limit [V, capture]
 CLOCK_NOMINAL_MHZ: Final = 1920.0  # boost clock [A]

@@ -62,6 +62,7 @@ class History:
 
     Args:
         stopped: looked at between windows; true ends the work, to be resumed by a later start.
+        fabric: who reads the fabric; see :class:`pipeline.hall.rows.RowMaker`.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class History:
         clock: Clock,
         make_outlet: OutletMaker,
         stopped: Callable[[], bool] = lambda: False,
+        *,
+        fabric: str = "ib_exporter",
     ) -> None:
         self._live = live
         self._clock = clock
         self._make_outlet = make_outlet
         self._stopped = stopped
-        self._rows = RowMaker(live.fleet, contracts)
+        self._rows = RowMaker(live.fleet, contracts, fabric)
         self._messages = MessageMaker(self._rows)
         self._contracts = contracts
         self._events = EventMaker(live.fleet, contracts)

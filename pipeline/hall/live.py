@@ -58,7 +58,7 @@ class LiveHall:
             self.history = {"begin": self.hall.at, "done": history_s <= 0.0}
         else:
             self.hall = self._restored(*saved)
-        self.observer = Observer(self.hall)
+        self.observer = Observer(self.hall, ufm=True)
         self._after = self.observer.observe()
         self._before = self._after
 

@@ -13,12 +13,17 @@ DRIVERS = ("580.105.08", "580.126.20")
 RACK_CONNECTOR_NAME = "Rack Cooling Loop"
 CDU_PATH = "/redfish/v1/ThermalEquipment/CDUs/1"
 
+# Readers of the fabric: the kinds of target that can stand for it.
+FABRICS = ("ib_exporter", "ufm")
+
 # Counters that the exporter prints and that stay at zero in this hall.
 IB_ZERO_COLUMNS = (
     "xmit_constraint_errors", "rcv_constraint_errors", "rcv_remote_physical_errors",
     "rcv_switch_relay_errors", "local_link_integrity_errors", "excessive_buffer_overruns",
     "vl15_dropped", "qp1_dropped",
 )  # fmt: skip
+# The same of UFM, which has no general-services queue among its counters.
+UFM_ZERO_COLUMNS = tuple(name for name in IB_ZERO_COLUMNS if name != "qp1_dropped")
 
 
 def dcgm_target(host: str) -> str:
@@ -44,6 +49,11 @@ def kmsg_target(host: str) -> str:
 def ib_targets(fleet: Fleet) -> list[str]:
     """Names of the fabric's exporters: one per rail's leaves with their HCAs, one for spines."""
     return [f"ib/rail-{rail + 1}" for rail in range(c.RAILS)] + ["ib/spines"]
+
+
+def ufm_targets(fleet: Fleet) -> list[str]:
+    """Names of UFM's telemetry instances, which share the fabric as the exporters do."""
+    return [name.replace("ib/", "ufm/", 1) for name in ib_targets(fleet)]
 
 
 def ib_shards(fleet: Fleet) -> Ints:

@@ -36,6 +36,7 @@ class Observation:
         rack, connector, cdu, pump: per rack (power), rack loop, CDU loop, pump.
         leak: per leak detector, volts.
         driver: per tray, which driver version.
+        ufm: what UFM adds to ``port``; empty where nobody asked for it.
     """
 
     at: float
@@ -59,13 +60,19 @@ class Observation:
     job_ids: list[str] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
     partition_gpus: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    ufm: Columns = field(default_factory=dict)
 
 
 class Observer:
-    """Reads a hall's instruments. Keeps only what a frozen exporter repeats."""
+    """Reads a hall's instruments. Keeps only what a frozen exporter repeats.
 
-    def __init__(self, hall: Hall) -> None:
+    Args:
+        ufm: whether what only UFM shows of the fabric is wanted.
+    """
+
+    def __init__(self, hall: Hall, *, ufm: bool = False) -> None:
         self.hall = hall
+        self._wants_ufm = ufm
         self._counters = hall.counters
         self._frozen: dict[int, dict[str, Floats]] = {}
         self._labels: tuple[tuple[int, bytes], list[str], list[str]] = ((-1, b""), [], [])
@@ -98,6 +105,7 @@ class Observer:
             switch_link=self._switch_link() if links else {},
             cpu=self._cpu(rng),
             port=self._port(),
+            ufm=self._ufm() if self._wants_ufm else {},
             rack=self._rack(rng),
             connector=self._connector(rng),
             cdu=self._cdu(rng),
@@ -273,6 +281,25 @@ class Observer:
                 255.0,
             ),
             "rate_gbps": np.where(up, c.LINE_GBPS, np.nan),
+        }
+
+    def _ufm(self) -> Columns:
+        """FEC blocks by how many symbols were corrected, and what is sent and lost to waiting."""
+        hall, k, f = self.hall, self._counters, self.hall.fleet
+        flows = hall.now.flows
+        wait = np.concatenate([flows.out_wait, flows.into_wait, flows.up_wait, flows.back_wait])
+        load = np.concatenate([flows.out, flows.into, flows.up, flows.back])
+        blocks = (hall.at - hall.epoch + c.FEC_HISTORY_S) * c.FEC_BLOCKS_PER_S
+        quality = np.sqrt(hall.births.symbols_per_s / c.SYMBOLS_PER_S)
+        one = blocks * c.FEC_CORRECTED_SHARE * quality + c.FEC_CORRECTED_PER_SYMBOL * k.symbols
+        corrected = [np.floor(far_end(f.gpus, f.fabric_links, one * more)) for more in c.FEC_MORE]
+        found = {f"fec_hist_{number}": values for number, values in enumerate(corrected, 1)}
+        return {
+            "fec_hist_0": np.floor(blocks) - np.sum(corrected, axis=0),
+            **found,
+            "congested_gbps": np.round(wait * c.LINE_GBPS, 3),
+            "congested_percent": np.round(wait * 100.0, 4),
+            "sent_percent": np.round(load * 100.0, 4),
         }
 
     def _port_seen(self, off: Bools) -> Bools:

@@ -104,7 +104,9 @@ def record(
     fleet = fleet_of(scenario)
     faults = faults_of(scenario, fleet)
     hall = Hall(fleet, scenario.start_s, faults)
-    observer, rows, keeper = Observer(hall), RowMaker(fleet, contracts), TruthKeeper(hall)
+    fabric = scenario.hall.fabric
+    observer, rows = Observer(hall, ufm=fabric == "ufm"), RowMaker(fleet, contracts, fabric)
+    keeper = TruthKeeper(hall)
     writer = SetWriter(folder, contracts)
     (folder / "topology.json").write_text(
         topology_of(fleet).model_dump_json(exclude_none=True) + "\n", encoding="utf-8"

@@ -50,10 +50,15 @@ class Part:
 
 @dataclass
 class RowMaker:
-    """Makes rows of one hall's observations."""
+    """Makes rows of one hall's observations.
+
+    Attributes:
+        fabric: who reads the fabric, one of :data:`pipeline.hall.names.FABRICS`.
+    """
 
     fleet: Fleet
     contracts: Contracts
+    fabric: str = "ib_exporter"
     _statics: dict[tuple[str, int], Static] = field(default_factory=dict)
     _roles: tuple[tuple[int, bytes], Ints, list[str]] = field(
         default_factory=lambda: ((-1, b""), np.zeros(0, dtype=np.int64), [])
@@ -98,14 +103,7 @@ class RowMaker:
         )  # fmt: skip
         if links:
             yield from self.nvlink_parts(seen)
-        ports = [
-            {**o.port, **dict.fromkeys(names.IB_ZERO_COLUMNS, np.zeros(o.port_seen.size))}
-            for o in seen
-        ]
-        yield Part(
-            "ib_port", "ib_port", times, self._arrays("ib_port", seen, ports),
-            _all_or([o.port_seen for o in seen]),
-        )  # fmt: skip
+        yield self._fabric_part(seen)
         for name, picked in (
             ("rack_connector", [o.connector for o in seen]),
             ("primary", [_prefixed(o.cdu, "primary_") for o in seen]),
@@ -118,11 +116,13 @@ class RowMaker:
         hosts = _all_or([np.repeat(o.host_seen, c.CPUS_PER_TRAY) for o in seen])
         cpus = self._arrays("component", seen, [o.cpu for o in seen])
         yield Part("component", "cpu", times, cpus, hosts)
-        for name, picked in (
-            ("rack", [o.rack for o in seen]),
-            ("cdu", [_only(o.cdu, "power_w") for o in seen]),
-            ("switch", [o.switch for o in seen]),
-        ):
+        parts = {
+            "rack": [o.rack for o in seen],
+            "cdu": [_only(o.cdu, "power_w") for o in seen],
+        }
+        if self.fabric == "ib_exporter":
+            parts["switch"] = [o.switch for o in seen]  # UFM's telemetry is of ports
+        for name, picked in parts.items():
             yield Part("component", name, times, self._arrays("component", seen, picked))
         wet = [names.leak_states(o)[0] for o in seen]
         leaks = self._arrays("component", seen, [{"leak": w.astype(float)} for w in wet])
@@ -130,6 +130,22 @@ class RowMaker:
             _stack([w.astype(np.int64) for w in wet]), ["OK", "Critical"]
         )
         yield Part("component", "leak", times, leaks)
+
+    def _fabric_part(self, seen: Sequence[Observation]) -> Part:
+        """Rows of the fabric's ports, as their reader gives them."""
+        ufm = self.fabric == "ufm"
+        zero = names.UFM_ZERO_COLUMNS if ufm else names.IB_ZERO_COLUMNS
+        ports = [
+            {**o.port, **(o.ufm if ufm else {}), **dict.fromkeys(zero, np.zeros(o.port_seen.size))}
+            for o in seen
+        ]
+        if ufm:
+            for columns in ports:
+                del columns["rate_gbps"]
+        return Part(
+            "ib_port", "ufm_port" if ufm else "ib_port", len(seen),
+            self._arrays("ib_port", seen, ports), _all_or([o.port_seen for o in seen]),
+        )  # fmt: skip
 
     def nvlink_parts(self, seen: Sequence[Observation]) -> Iterator[Part]:
         """Rows of both sides of every NVLink."""

@@ -35,6 +35,7 @@ from __future__ import annotations
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -50,12 +51,13 @@ class _Model(BaseModel):
 
 
 class HallPart(_Model):
-    """Size and identity of the hall."""
+    """Size and identity of the hall, and who reads its fabric."""
 
     racks: int = Field(default=8, ge=1, le=MAX_RACKS)
     seed: int = Field(ge=0)
     cluster: str = "main"
     racks_per_cdu: int | None = Field(default=None, ge=1)
+    fabric: Literal["ib_exporter", "ufm"] = "ib_exporter"
 
 
 class TimePart(_Model):

@@ -32,6 +32,7 @@ def serve(
     port: int,
     history_hours: float = 0.0,
     faults_seed: int | None = None,
+    fabric: str = "ib_exporter",
     say: Callable[[str], None],
     clock: Clock | None = None,
 ) -> None:
@@ -41,6 +42,7 @@ def serve(
         port: 0 takes a free one; the address is said and stands in ``targets.json``.
         history_hours: written on a first start only.
         faults_seed: draws three faults once the hall is ready.
+        fabric: who reads the fabric; see :func:`pipeline.hall.targets.targets_of`.
 
     Raises:
         RackpulseError: the port is taken, Kafka does not take the history, or the state is
@@ -60,8 +62,9 @@ def serve(
             f"Port {port} is taken: give another one with  --port, or 0 for a free one"
         ) from exc
     address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    targets = targets_of(fleet, address, fabric=fabric)
     _write_json(folder / "topology.json", topology_of(fleet).model_dump_json(exclude_none=True))
-    _write_json(folder / "targets.json", json.dumps(targets_of(fleet, address), indent=1))
+    _write_json(folder / "targets.json", json.dumps(targets, indent=1))
     failures: list[BaseException] = []
     server = uvicorn.Server(config)
 
@@ -79,7 +82,7 @@ def serve(
 
     history = History(
         live, contracts, clock, kafka_outlet_maker(settings, contracts, clock),
-        stopped=lambda: server.should_exit,
+        stopped=lambda: server.should_exit, fabric=fabric,
     )  # fmt: skip
     app = HallApp(live, history, when_ready=ready, on_failure=fail)
     config.app = app.starlette()

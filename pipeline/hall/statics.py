@@ -26,6 +26,7 @@ class Statics:
             "nvlink_gpu": self._link,
             "nvlink_switch": self._switch_link,
             "ib_port": self._port,
+            "ufm_port": self._ufm_port,
         }
         if part in makers:
             found = makers[part]()
@@ -142,6 +143,23 @@ class Statics:
             "peer_name": coded(peer, nodes),
             "lid": pa.array((node + 1).astype(np.uint32)),
             "link_layer": same("InfiniBand", count),
+        }
+
+    def _ufm_port(self) -> Static:
+        """As UFM gives it: an HCA is known by its description, and no port has a LID."""
+        f = self._fleet
+        found = self._port()
+        del found["lid"]
+        others = np.full(len(found["port"]) - f.gpus, -1)
+        targets = found["target"]
+        return {
+            **found,
+            "source": same("ufm", len(targets)),
+            "target": pa.DictionaryArray.from_arrays(targets.indices, names.ufm_targets(f)),
+            "side": coded(np.concatenate([np.zeros(f.gpus, int), others]), ["hca"]),
+            "device": coded(
+                np.concatenate([f.gpu_slot, others]), [f"mlx5_{n}" for n in range(c.RAILS)]
+            ),
         }
 
     def _coolant(self, part: str) -> Static:

@@ -15,6 +15,7 @@ from pipeline.collectors.targets import Target
 from pipeline.hall.app import HallApp
 from pipeline.hall.fleet import build_fleet
 from pipeline.hall.live import LiveHall
+from pipeline.hall.names import FABRICS
 from pipeline.hall.targets import targets_of
 from tests.support.wait import wait_until
 
@@ -34,8 +35,11 @@ def client(tmp_path: Path, clock: ManualClock) -> Iterator[TestClient]:
         yield client
 
 
-def test_every_target_answers(client: TestClient) -> None:
-    targets = targets_of(build_fleet(4, 5), _BASE)["targets"]
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_every_target_answers(client: TestClient, fabric: str) -> None:
+    targets = targets_of(build_fleet(4, 5), _BASE, fabric=fabric)["targets"]
+    # One reader of the fabric only: else every port would have two rows for each sample.
+    assert {target["kind"] for target in targets} & set(FABRICS) == {fabric}
     assert len({target["name"] for target in targets}) == len(targets)
     for entry in targets:
         target = Target.model_validate(entry)
@@ -98,7 +102,7 @@ def test_what_is_not_there_is_not_found(client: TestClient) -> None:
     for path in (
         "/dcgm/rack-77-tray-01/metrics", "/nmxt/rack-01/10/metrics", "/nmxt/rack-01/0/metrics",
         "/ib/rail-9/metrics", "/redfish/rack-01/redfish/v1/Nothing", "/redfish/x/redfish/v1",
-        "/kmsg/nobody",
+        "/kmsg/nobody", "/ufm/rail-9/telemetry",
     ):  # fmt: skip
         assert client.get(path).status_code == 404, path
 

@@ -29,6 +29,7 @@ from pipeline.hall.pages.infiniband import InfinibandPages
 from pipeline.hall.pages.nmxt import NmxtPages
 from pipeline.hall.pages.redfish import RedfishTrees
 from pipeline.hall.pages.text import go_whole
+from pipeline.hall.pages.ufm import UfmPages
 from pipeline.hall.rows import RowMaker, at_time
 from pipeline.hall.view import View
 from pipeline.streams import Contracts, Stream
@@ -53,10 +54,10 @@ _FAULTS = {
 }
 
 
-def _pages(hall: Hall, view: View) -> Iterator[tuple[str, str, str | None, bytes]]:
+def _pages(hall: Hall, view: View, fabric: str) -> Iterator[tuple[str, str, str | None, bytes]]:
     """Kind, target, host and body of every page of a hall."""
     f = hall.fleet
-    dcgm, nmxt, fabric = DcgmPages(f), NmxtPages(f), InfinibandPages(f)
+    dcgm, nmxt, ports, ufm = DcgmPages(f), NmxtPages(f), InfinibandPages(f), UfmPages(f)
     for tray, host in enumerate(f.hosts):
         if view.after.host_seen[tray]:
             yield "dcgm", names.dcgm_target(host), host, dcgm.render(view, tray)
@@ -64,8 +65,12 @@ def _pages(hall: Hall, view: View) -> Iterator[tuple[str, str, str | None, bytes
             yield "kmsg", names.kmsg_target(host), host, log
     for tray, host in enumerate(f.switch_hosts):
         yield "nmxt", names.nmxt_target(host), host, nmxt.render(view, tray)
-    for shard, target in enumerate(names.ib_targets(f)):
-        yield "ib_exporter", target, None, fabric.render(view, shard)
+    if fabric == "ufm":
+        for shard, target in enumerate(names.ufm_targets(f)):
+            yield "ufm", target, None, ufm.render(view, shard)
+    else:
+        for shard, target in enumerate(names.ib_targets(f)):
+            yield "ib_exporter", target, None, ports.render(view, shard)
     for manager in [*f.rack_ids, *f.cdu_ids]:
         yield "redfish", names.redfish_target(manager), None, _walk(hall, view, manager)
 
@@ -109,8 +114,11 @@ def _assert_same(stream: Stream, got: pa.Table, wanted: pa.Table) -> None:
     assert not wrong, {name: (a[name].to_pylist()[:3], b[name].to_pylist()[:3]) for name in wrong}
 
 
+@pytest.mark.parametrize("fabric", names.FABRICS)
 @pytest.mark.parametrize("which", list(_FAULTS))
-def test_rows_of_the_pages_are_the_rows_of_the_record(which: str, contracts: Contracts) -> None:
+def test_rows_of_the_pages_are_the_rows_of_the_record(
+    which: str, fabric: str, contracts: Contracts
+) -> None:
     fleet = build_fleet(2, 7)
     faults = [make_fault(fleet, cause, entity, START + 10) for cause, entity in _FAULTS[which]]
     if faults:
@@ -119,14 +127,14 @@ def test_rows_of_the_pages_are_the_rows_of_the_record(which: str, contracts: Con
         )
         faults.append(make_benign(fleet, "driver_upgrade", "rack-02-tray-09", START, START + 900))
     hall = Hall(fleet, START, faults)
-    observer, rows = Observer(hall), RowMaker(fleet, contracts)
+    observer, rows = Observer(hall, ufm=fabric == "ufm"), RowMaker(fleet, contracts, fabric)
     after = observer.observe()
     for _ in range(30):
         hall.advance(10.0)
         before, after = after, observer.observe()
     view = View.at(before, after, after.at)
     readings = []
-    for kind, target, host, body in _pages(hall, view):
+    for kind, target, host, body in _pages(hall, view, fabric):
         page = Page(body, target, at_time(after.at), fleet.cluster, host=host)
         reading = reader(kind).read(page, contracts)
         assert not reading.rejected, (target, reading.rejected)

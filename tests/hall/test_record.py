@@ -116,6 +116,20 @@ def test_the_same_scenario_gives_the_same_bytes(tmp_path: Path, contracts: Contr
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+def test_a_fabric_read_by_ufm_is_recorded_as_ufm_gives_it(
+    tmp_path: Path, contracts: Contracts
+) -> None:
+    text = _SCENARIO.split("[[fault]]")[0].replace("hours = 1.5", "hours = 0.1")
+    text = text.replace("racks = 2", 'racks = 2\nfabric = "ufm"')
+    record(_load(tmp_path, text), tmp_path / "set", contracts)
+    ports = pq.read_table(tmp_path / "set" / "ib_port.parquet")
+    assert pc.unique(ports["source"]).to_pylist() == ["ufm"]
+    assert ports["fec_hist_0"].null_count == 0
+    assert ports["rate_gbps"].null_count == ports.num_rows  # its records have none
+    kinds = pc.unique(pq.read_table(tmp_path / "set" / "component.parquet")["entity_type"])
+    assert "switch_chassis" not in kinds.to_pylist()
+
+
 def test_another_seed_gives_another_hall(tmp_path: Path, contracts: Contracts) -> None:
     short = _SCENARIO.replace("hours = 1.5", "hours = 0.1")
     record(_load(tmp_path, short), tmp_path / "a", contracts)
