@@ -179,6 +179,8 @@ class Changes:
         Args:
             rack_of: rack of a management controller, for leaks that several of a rack see.
         """
+        if stream == "ib_port":
+            table = _of_the_fabric(table)
         rules = WATCHED.get(stream)
         if rules is None or not table.num_rows:
             return []
@@ -347,6 +349,13 @@ def _row(
         if name in table.column_names:
             row[name] = table.column(name)[number].as_py()
     return row
+
+
+def _of_the_fabric(table: pa.Table) -> pa.Table:
+    """Without RoCE ports: their links are no InfiniBand links."""
+    if "link_layer" not in table.column_names:
+        return table
+    return table.filter(pa.array([said != "Ethernet" for said in _values(table, "link_layer")]))
 
 
 def _values(table: pa.Table, name: str) -> list[object]:

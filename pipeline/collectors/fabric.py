@@ -16,6 +16,11 @@ PHYS_STATES = {
     1: "sleep", 2: "polling", 3: "disabled", 4: "portconfigurationtraining", 5: "linkup",
     6: "linkerrorrecovery", 7: "phytest",
 }  # fmt: skip
+# Adapters that know Ethernet only, by the name that udev or their driver gives them. A ConnectX
+# called mlx5_0 may be either; a bond of two is made for RoCE alone.
+_ETHERNET_ONLY = re.compile(
+    r"(?:roce|iwp|i40iw|irdma|bnxt_re|cxgb[34]|qedr|hns_|erdma|mana_|rxe|siw|mlx5_bond_?)[\w.]*"
+)
 # A base LID that stands for none.
 NO_LID = frozenset((0, 0xFFFF, 0xFFFFFFFF))
 
@@ -45,6 +50,17 @@ def guid_or_device(page: Page, guid: str | None, device: str, reading: Reading) 
 def state_word(text: str) -> str:
     """The word of a state such as ``4: ACTIVE`` or ``LinkUp``, in lower case."""
     return text.rpartition(":")[2].strip().lower()
+
+
+def link_layer(said: str | None, device: str) -> str | None:
+    """``InfiniBand`` or ``Ethernet``: what the source says, else what the device's name tells.
+
+    A RoCE port stands among the InfiniBand ports of its host, with the same counters and a rate
+    in InfiniBand's words; it is no part of the fabric. None where nobody can tell.
+    """
+    if said and said.strip():
+        return said.strip()
+    return "Ethernet" if _ETHERNET_ONLY.fullmatch(device) else None
 
 
 def as_port(text: str | None) -> int | None:

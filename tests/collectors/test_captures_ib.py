@@ -86,7 +86,7 @@ def test_node_exporter_page(folder: Path) -> None:
     assert sorted(found) == [("n1/i40iw0", 1), ("n1/mlx4_0", 1), ("n1/mlx4_0", 2)]
     bare = found["n1/i40iw0", 1]
     assert said(bare, "guid", "port", "side", "level", "device") == {
-        "port_state": "active", "phys_state": "linkup", "rate_gbps": 10,
+        "port_state": "active", "phys_state": "linkup", "rate_gbps": 10, "link_layer": "Ethernet",
     }  # fmt: skip
     assert found["n1/mlx4_0", 1]["rate_gbps"] == 40
     # Not 2 x 18527668: the legacy counter repeats the other.

@@ -1,80 +1,62 @@
-"""Every capture of dcgm, nmxt, ib and prom has a test, and the command line reads it."""
+"""Every capture: the command line prints the values that its page states, or no reader fits it."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from pipeline.cli.collect import collect
-from tests.collectors.helpers import read_file
-from tests.conftest import captures_folder
-
-# Captures that are no page of readings, with the reason.
-NOT_READ = {
-    "ib/ibnetdiscover_stderr_no_mad.txt": "what a command says when it fails: topology import",
-    "ib/infiniband_exporter/ibnetdiscover-test.out": "cables, not readings: topology import",
-}
-
-KIND_OF = [
-    ("dcgm/*.prom", "dcgm"),
-    ("dcgm/issues/*.prom", "dcgm"),
-    ("dcgm/issues/dcgm-exporter-728_body_http500.txt", "dcgm"),
-    ("dcgm/issues/DCGM-265*", "dcgm_dmon"),
-    ("dcgm/issues/*dmon*", "dcgm_dmon"),
-    ("nmxt/*.prom", "nmxt"),
-    ("ib/infiniband_exporter_page.prom", "ib_exporter"),
-    ("ib/node_exporter_infiniband.prom", "node_exporter_ib"),
-    ("ib/sysfs_*", "ib_sysfs"),
-    ("ib/ibstat*", "ibstat"),
-    ("ib/ufm/*", "ufm"),
-    ("ib/infiniband_exporter/perfquery*", "perfquery"),
-    ("ib/infiniband_exporter/ibswinfo*", "ibswinfo"),
-]
-# Read by something else than a reader of pages; their tests name them.
-OTHERWISE = ("dcgm/*.csv", "nmxt/module_temperature_values.txt", "prom/*")
+from pipeline.collectors.registry import KINDS, OF_HOST
+from tests.collectors.capture_cases import CASES, NOT_READ, Case
+from tests.conftest import ROOT
 
 
-def pages() -> list[tuple[str, str]]:
-    folder = captures_folder()
-    return [
-        (kind, path.relative_to(folder).as_posix())
-        for pattern, kind in KIND_OF
-        for path in sorted(folder.glob(pattern))
-    ]
+def run(kind: str, path: Path, *args: str) -> Result:
+    command = [kind, "--file", str(path), "--sink", "stdout", "--format", "jsonl", *args]
+    return CliRunner().invoke(collect, command, catch_exceptions=False)
 
 
-def test_nothing_is_left_out(captures: Path) -> None:
-    files = {
-        path.relative_to(captures).as_posix()
-        for part in ("dcgm", "nmxt", "ib", "prom")
-        for path in (captures / part).rglob("*")
-        if path.is_file()
-    }
-    read = {name for _, name in pages()}
-    for pattern in OTHERWISE:
-        read |= {path.relative_to(captures).as_posix() for path in captures.glob(pattern)}
-    assert files - read == set(NOT_READ)
-    assert len(files) == 57
+def test_no_capture_is_left_out(captures: Path) -> None:
+    files = {path.relative_to(captures).as_posix() for path in captures.rglob("*")
+             if path.is_file() and path.name != "INDEX.md"}  # fmt: skip
+    read = [case.name for case in CASES]
+    assert len(read) == len(set(read))
+    assert set(read) | set(NOT_READ) == files
+    assert not set(read) & set(NOT_READ)
 
 
-def test_every_page_is_named_in_a_test(captures: Path) -> None:
-    here = Path(__file__).parent
-    tests = "".join(path.read_text(encoding="utf-8") for path in here.glob("test_captures_*.py"))
-    named = {name: Path(name).name in tests or "perfquery-rcv-error" in name for _, name in pages()}
-    assert [name for name, found in named.items() if not found] == []
-
-
-@pytest.mark.parametrize(("kind", "name"), pages(), ids=lambda value: value)
-def test_the_command_line_prints_what_the_reader_gives(
-    captures: Path, kind: str, name: str
-) -> None:
-    path = captures / name
-    ended = CliRunner().invoke(
-        collect, [kind, "--file", str(path), "--sink", "stdout", "--format", "jsonl"]
-    )
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}:{case.name}")
+def test_the_command_line_prints_what_the_capture_states(captures: Path, case: Case) -> None:
+    ended = run(case.kind, captures / case.name, *case.args)
     assert ended.exit_code == 0, ended.output
-    printed = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert len(printed) == read_file(kind, path).rows
+    rows: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert Counter(row["stream"] for row in rows) == case.rows
+    for which, holds in case.says:
+        count = which.get("rows", 1)
+        wanted = {name: value for name, value in which.items() if name != "rows"}
+        found = [row for row in rows if all(row.get(n) == v for n, v in wanted.items())]
+        assert len(found) == count, which
+        for row in found:
+            assert {name: row.get(name) for name in holds} == {
+                name: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+                for name, value in holds.items()
+            }
+    assert [name for name in case.lacks for row in rows if name in row] == []
+    refused = [line.removeprefix("refused ") for line in ended.stderr.splitlines()
+               if line.startswith("refused ")]  # fmt: skip
+    assert sorted(refused) == sorted(case.refused)
+
+
+@pytest.mark.parametrize(
+    "name", NOT_READ, ids=[f"{name}: {other.reason}" for name, other in NOT_READ.items()]
+)
+def test_no_reader_fits(captures: Path, name: str) -> None:
+    for kind in sorted(set(KINDS) - OF_HOST):
+        assert run(kind, captures / name).stdout == "", kind
+    # What reads it instead has a test that names it.
+    assert Path(name).name in (ROOT / NOT_READ[name].test).read_text(encoding="utf-8")

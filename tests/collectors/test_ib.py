@@ -85,6 +85,50 @@ def test_exporter_labels_that_are_none() -> None:
     assert set(reading.rejected) == {("bad_label", "guid"), ("bad_label", "port")}
 
 
+# -- RoCE
+
+STATE = "node_infiniband_state_id{%s} 4\nnode_infiniband_rate_bytes_per_second{%s} 5e+10\n"
+
+
+def roce_page(device: str, label: str = "", more: str = "") -> str:
+    labels = f'device="{device}",port="1"{label}'
+    return STATE.replace("%s", labels) + more
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        roce_page("mlx5_0", ',link_layer="Ethernet"'),
+        roce_page(
+            "mlx5_0",
+            more='node_infiniband_port_info{device="mlx5_0",port="1",link_layer="Ethernet"} 1\n',
+        ),
+        *(roce_page(name) for name in ("rocep1s0f0", "bnxt_re0", "irdma1", "mlx5_bond_0")),
+    ],
+)
+def test_a_roce_port_of_node_exporter_says_so(page: str) -> None:
+    port = only(read("node_exporter_ib", page, host="h"), "ib_port")
+    assert (port["link_layer"], port["rate_gbps"]) == ("Ethernet", 400)
+
+
+def test_a_port_of_node_exporter_that_says_nothing_is_not_called_ethernet() -> None:
+    port = only(read("node_exporter_ib", roce_page("mlx5_0"), host="h"), "ib_port")
+    assert port.get("link_layer") is None
+    said_so = roce_page("ibp1s0", ',link_layer="InfiniBand"')
+    assert only(read("node_exporter_ib", said_so), "ib_port")["link_layer"] == "InfiniBand"
+
+
+@pytest.mark.parametrize(("device", "link_layer"), [("mlx5_0", "Ethernet\n"), ("bnxt_re0", "")])
+def test_a_roce_port_of_a_tree_says_so(tmp_path: Path, device: str, link_layer: str) -> None:
+    tree(tmp_path, device, link_layer=link_layer)
+    assert only(sysfs(tmp_path), "ib_port")["link_layer"] == "Ethernet"
+
+
+def test_a_roce_port_of_ibstat_says_so() -> None:
+    text = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 200\n\t\tLink layer: Ethernet\n"
+    assert only(read("ibstat", text), "ib_port")["link_layer"] == "Ethernet"
+
+
 # -- perfquery
 
 

@@ -122,6 +122,15 @@ def test_link_states() -> None:
     assert kinds(feed("ib_port", {"port_state": "active"})) == ["link_up"]
 
 
+def test_roce_links_are_no_infiniband_links() -> None:
+    feed = Feed()
+    ethernet = {"guid": "0xb", "link_layer": "Ethernet"}
+    fabric = {"guid": "0xa", "link_layer": "InfiniBand"}
+    feed("ib_port", {**ethernet, "port_state": "active"}, {**fabric, "port_state": "active"})
+    events = feed("ib_port", {**ethernet, "port_state": "down"}, {**fabric, "port_state": "down"})
+    assert [event["entity_id"] for event in events] == ["0xa/7"]
+
+
 def test_entities_are_told_apart_whatever_their_order() -> None:
     feed = Feed()
     feed("gpu", {"gpu_uuid": "GPU-1", "xid_last": 0}, {"gpu_uuid": "GPU-2", "xid_last": 13})

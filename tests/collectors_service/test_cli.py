@@ -28,59 +28,6 @@ def rows(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-# Rows by stream of every capture that Redfish, kernel-log and building-management readers fit.
-CAPTURES = {
-    "dmtf/cdu_primary_connector.json": {"coolant": 1},
-    "dmtf/cdu_secondary_connector.json": {"coolant": 1},
-    "dmtf/coolant_connector_example.json": {"coolant": 1},
-    "dmtf/cdu_pump_1.json": {"coolant": 1},
-    "dmtf/cdu_pump_2.json": {"coolant": 1},
-    "dmtf/cdu_unit.json": {"component": 1},
-    "dmtf/leak_detector_moisture.json": {"component": 1},
-    "dmtf/cooling_unit_tree.tar.gz": {"coolant": 6, "component": 3},
-    "gb300/chassis_thermal_metrics.json": {"component": 16},
-    "gb300/cpu0_templimit_sensor.json": {"component": 1},
-    "gb300/gpu0_clocklimit_sentinels.json": {"component": 1},
-    "gb300/gpu0_nvlink0_metrics.json": {"nvlink": 1},
-    "gb300/gpu0_nvlink0_port.json": {"nvlink": 1},
-    "gb300/gpu0_nvlink16_metrics.json": {"nvlink": 1},
-    "gb300/gpu0_power_smoothing_sentinels.json": {},
-    "gb300/gpu0_processor_metrics.json": {"component": 1},
-    "gb300/gpu1_environment_metrics.json": {"component": 1},
-    "gb300/gpu1_memory_metrics.json": {"component": 1},
-    "gb300/gpu1_temp1_headroom_sensor.json": {"component": 1},
-    "gb300/gpu1_thermal_metrics.json": {"component": 1},
-    "gb300/leak_detection.json": {},
-    "gb300/leak_detector_coldplate.json": {"component": 1},
-    "gb300/leak_detectors_collection.json": {},
-    "gb300/leak_policy.json": {"component": 1},
-    "gb300/leak_sensor_voltage.json": {"component": 1},
-    "gb300/ssd_sensor_absent.json": {"component": 1},
-}
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_captures_of_redfish(captures: Path, name: str) -> None:
-    result = run("redfish", "--file", captures / "redfish" / name, "--sink", "stdout",
-                 "--format", "jsonl")  # fmt: skip
-    found: dict[str, int] = {}
-    for row in rows(result):
-        found[row["stream"]] = found.get(row["stream"], 0) + 1
-        assert row["source"] == "redfish"
-        assert None not in row.values()
-    assert found == CAPTURES[name]
-
-
-def test_every_capture_of_redfish_has_its_line(captures: Path) -> None:
-    here = {
-        str(path.relative_to(captures / "redfish"))
-        for path in (captures / "redfish").glob("*/*")
-        if path.parent.name != "bms"
-    }
-    # Counted in the whole tray's own test.
-    assert here - set(CAPTURES) == {"gb300/telemetry_tree.tar.gz"}
-
-
 def test_short_numbers_and_what_was_refused(captures: Path) -> None:
     folder = captures / "redfish"
     (row,) = rows(run("redfish", "--file", folder / "dmtf" / "cdu_secondary_connector.json"))

@@ -103,6 +103,17 @@ def test_a_rate_of_the_source_stands_where_there_is_no_counter(rates: Client) ->
     assert found == [(200.0, 50.0, 40.0, 10.0)]
 
 
+def test_a_roce_port_has_no_rates_of_the_fabric(rates: Client) -> None:
+    rates.command(
+        "INSERT INTO telemetry.ib_port (cluster, source, sampled_at, guid, port, link_layer,"
+        " xmit_bytes_per_s, ingested_at) VALUES"
+        " ('c', 'ib_sysfs', '2027-01-01 00:00:00', '0xa6', 1, 'Ethernet', 25e9, now()),"
+        " ('c', 'ib_sysfs', '2027-01-01 00:00:00', '0xa7', 1, 'InfiniBand', 25e9, now())"
+    )
+    assert _read(rates, "0xa6", "xmit_gbps") == []
+    assert _read(rates, "0xa7", "xmit_gbps") == [(200.0,)]
+
+
 def test_a_span_of_time_takes_its_first_increase_from_before(rates: Client) -> None:
     _port(rates, [(10 * i, 1_000_000_000 * i, 0) for i in range(20)], "0xa5")
     since = f"{_at(100):%F %T}"

@@ -20,6 +20,7 @@ from pipeline.collectors.fabric import (
     guid_or_device,
     leading_number,
     lid,
+    link_layer,
     port_number,
     state_word,
 )
@@ -114,7 +115,7 @@ def _port(grid: Grid, reading: Reading, row: int, device: str, files: dict[str, 
     grid.label(row, "side", "hca")
     grid.label(row, "level", "hca")
     grid.label(row, "device", device)
-    grid.label(row, "link_layer", files.get("link_layer", "").strip())
+    grid.label(row, "link_layer", link_layer(files.get("link_layer"), device))
     state = state_word(files.get("state", ""))
     grid.label(row, "port_state", state)
     grid.label(row, "phys_state", state_word(files.get("phys_state", "")))

@@ -12,6 +12,7 @@ from pipeline.collectors.fabric import (
     guid_or_device,
     leading_number,
     lid,
+    link_layer,
     port_number,
     state_word,
 )
@@ -85,7 +86,7 @@ def _fill(grid: Grid, row: int, port: _Port) -> None:
     grid.label(row, "side", "hca")
     grid.label(row, "level", "hca")
     grid.label(row, "device", port.device)
-    grid.label(row, "link_layer", said.get("link layer"))
+    grid.label(row, "link_layer", link_layer(said.get("link layer"), port.device))
     state = state_word(said.get("state", ""))
     grid.label(row, "port_state", state)
     grid.label(

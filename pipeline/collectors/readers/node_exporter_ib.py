@@ -1,14 +1,22 @@
 """The InfiniBand lines of a node_exporter page.
 
 The page has no GUIDs: an adapter is its device name on its host. The ``legacy_`` counters repeat
-the others in 32 bits and are left out.
+the others in 32 bits and are left out. Whether a port is InfiniBand or RoCE stands in the label
+``link_layer`` of ``node_infiniband_port_info`` or of every line, in newer versions; else only the
+names of some adapters tell.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from pipeline.collectors.fabric import PHYS_STATES, PORT_STATES, guid_or_device, port_number
+from pipeline.collectors.fabric import (
+    PHYS_STATES,
+    PORT_STATES,
+    guid_or_device,
+    link_layer,
+    port_number,
+)
 from pipeline.collectors.fill import RowOf, fill, parse_into, row_at, sample_time, samples_named
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import Page, Reading
@@ -50,6 +58,10 @@ def read(page: Page, contracts: Contracts) -> Reading:
             row = row_at(grid, row_of, sample_time(text, number))
             if row >= 0:
                 grid.label(row, column, word)
+    for number in samples_named(text, {f"{_PREFIX}port_info"}):
+        row_of = rows[text.labels_of[number]]
+        if row_of is not None:
+            row_at(grid, row_of, sample_time(text, number))  # its labels are all it says
     table = grid.table()
     if table is not None:
         reading.tables["ib_port"] = table
@@ -66,4 +78,5 @@ def _row(
     grid.label(row, "side", "hca")
     grid.label(row, "level", "hca")
     grid.label(row, "device", labels["device"])
+    grid.label(row, "link_layer", link_layer(labels.get("link_layer"), labels["device"]))
     return row
