@@ -101,6 +101,15 @@ def read_truth(path: Path) -> tuple[Fault, ...]:
     return tuple(sorted(found, key=lambda fault: fault.start))
 
 
+def purpose_of(folder: Path) -> str | None:
+    """What a recorded set is for: train, validation, test or reserve; None where none says so."""
+    try:
+        found = json.loads((folder / "scenario.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(found["purpose"]) if isinstance(found, dict) and "purpose" in found else None
+
+
 def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -15,7 +15,7 @@ from pipeline.detection.spec import DetectorSpec, load_specs
 from pipeline.detection.train import SHORTEST_MINUTES, fit_model, minute_hashes
 from pipeline.errors import ConfigError, RackpulseError
 from pipeline.incidents.evaluation.events import Tally, tally
-from pipeline.incidents.evaluation.labelled import LabelledSet, load_set, scratch_store
+from pipeline.incidents.evaluation.labelled import LabelledSet, load_set, purpose_of, scratch_store
 from pipeline.incidents.evaluation.methods import simple_alarms
 from pipeline.incidents.evaluation.pages import incidents_of, pages_of_alarms
 from pipeline.incidents.evaluation.replay import Played
@@ -48,7 +48,7 @@ def evaluate_sets(
 
     Raises:
         RackpulseError: a folder is no labelled set, has too little before its first fault, or
-            holds minutes that were trained on.
+            holds minutes that were trained on, or a set to train on is reserved for judging.
     """
     specs = specs or load_specs()
     if detectors:
@@ -56,6 +56,8 @@ def evaluate_sets(
         if unknown:
             raise ConfigError(f"No detector {', '.join(sorted(unknown))}")
         specs = {name: specs[name] for name in detectors}
+    for folder in train_on or []:
+        refuse_reserved(folder)
     say = say or (lambda text: None)
     totals: dict[str, dict[str, Tally]] = {name: {} for name in specs}
     sets = []
@@ -157,6 +159,18 @@ def training_minutes(found: LabelledSet, start: datetime, end: datetime) -> int:
             f" needs {SHORTEST_MINUTES}: name a set of the same hall with --train"
         )
     return minutes
+
+
+def refuse_reserved(folder: Path) -> None:
+    """Refuse to train on a hall that is kept for judging, whatever part of it was recorded.
+
+    Raises:
+        RackpulseError: the set's scenario has the purpose ``reserve``.
+    """
+    if purpose_of(folder) == "reserve":
+        raise RackpulseError(
+            f"{folder} is of a hall that is reserved for judging: train on another set"
+        )
 
 
 def refuse_overlap(model: Model, frame: Frame, first: int, folder: Path) -> None:
