@@ -1,60 +1,85 @@
-"""The table of docs/collectors.md: what is read of each source, and into which column."""
+"""The table of docs/collectors.md: what is read of each source, and into which column.
+
+Names come from the contracts, as the readers take them; what a reader reads beside them stands
+in its module, in ``ALSO``.
+"""
 
 from __future__ import annotations
 
-from pipeline.collectors.registry import KINDS
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.collectors.registry import KINDS, reader
 from pipeline.streams import Contracts
 
 BEGIN = "<!-- made by `rackpulse docs sources`; do not edit -->"
 END = "<!-- end of what is made -->"
+HEAD = ("kinds of target", "read", "id", "stream", "column", "unit", "factor")
 
-# Source as it stands on rows: the kinds of target that give it.
-SOURCES: dict[str, tuple[str, ...]] = {
-    "dcgm": ("dcgm", "dcgm_dmon", "nvml"),
-    "nmxt": ("nmxt",),
-    "ib_exporter": ("ib_exporter",),
-    "node_exporter": ("node_exporter_ib",),
-    "ib_sysfs": ("ib_sysfs",),
-    "perfquery": ("perfquery",),
-    "ufm": ("ufm",),
-    "ufm_words": ("ufm",),
-    "sharp": ("sharp",),
-    "redfish": ("redfish",),
-    "bms": ("bms",),
-}
-# Kinds whose columns do not stand in the contracts as a list of names.
-OTHERS: dict[str, str] = {
-    "ibstat": "`ib_port`: state, physical state, rate, lid and link layer of each port",
-    "ibswinfo": "`component`: temperature, power, fans and faults of a switch chassis",
-    "kmsg": "`event`: Xid, SXid and lost GPUs of kernel log lines",
-}
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One reading of one kind of source.
+
+    Attributes:
+        read: how the source names it, newest name first, as Markdown.
+        id: the source's own number for it.
+        factor: from the source's unit to the column's.
+    """
+
+    read: str
+    id: str
+    stream: str
+    column: str
+    unit: str
+    factor: str
+
+
+def entries(kind: str, contracts: Contracts) -> Iterator[Entry]:
+    """What the reader of one kind reads."""
+    module = reader(kind)
+    sources = getattr(module, "CONTRACT_SOURCES", (getattr(module, "SOURCE", kind),))
+    form = getattr(module, "NAME_FORM", None)
+    asked_for = getattr(module, "NAMES", None)
+    also = getattr(module, "ALSO", {})
+    prefix = getattr(module, "PREFIX", "")
+    for stream in contracts.values():
+        if stream.name not in also:
+            continue
+        for text, column_name in also.get(stream.name, {}).items():
+            unit = stream.column(column_name).unit or ""
+            yield Entry(text, "", stream.name, column_name, unit, "")
+        for source in sources:
+            for column, known in stream.by_source(source):
+                names = [
+                    name
+                    for name in known.names
+                    if (form is None or form.fullmatch(name))
+                    and (asked_for is None or name in asked_for[stream.name])
+                ]
+                if names:
+                    yield Entry(
+                        ", ".join(f"`{prefix}{name}`" for name in names),
+                        "" if known.id is None else str(known.id),
+                        stream.name,
+                        column.name,
+                        column.unit or "",
+                        "" if known.scale == 1.0 else f"{known.scale:g}",
+                    )
 
 
 def render(contracts: Contracts) -> str:
-    """The section with its markers."""
-    lines = [BEGIN, ""]
-    for source, kinds in SOURCES.items():
+    """The table with its markers; kinds that read the same share a row."""
+    kinds_of: dict[Entry, list[str]] = {}
+    for kind in KINDS:
+        for entry in entries(kind, contracts):
+            kinds_of.setdefault(entry, []).append(kind)
+    lines = [BEGIN, "", f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for entry, kinds in kinds_of.items():
         shown = ", ".join(f"`{kind}`" for kind in kinds)
-        lines += [f"### {source}", "", f"Kinds of target: {shown}.", ""]
-        lines += [
-            "| name in the source | id | stream | column | unit | factor |",
-            "|---|---|---|---|---|---|",
-        ]
-        for stream in contracts.values():
-            for column, known in stream.by_source(source):
-                names = "<br>".join(f"`{name}`" for name in known.names)
-                number = known.id if known.id is not None else ""
-                factor = f"{known.scale:g}" if known.scale != 1.0 else ""
-                lines.append(
-                    f"| {names} | {number} | {stream.name} | `{column.name}` | "
-                    f"{column.unit or ''} | {factor} |"
-                )
-        lines.append("")
-    lines += ["### others", "", "| kind of target | what is read |", "|---|---|"]
-    lines += [f"| `{kind}` | {text} |" for kind, text in OTHERS.items()]
+        read = entry.read.replace("|", "\\|")
+        lines.append(
+            f"| {shown} | {read} | {entry.id} | {entry.stream} | `{entry.column}` | "
+            f"{entry.unit} | {entry.factor} |"
+        )
     return "\n".join([*lines, "", END, ""])
-
-
-def missing_kinds() -> set[str]:
-    """Kinds of the registry that the table does not name."""
-    return set(KINDS) - {kind for kinds in SOURCES.values() for kind in kinds} - set(OTHERS)

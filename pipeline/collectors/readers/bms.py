@@ -52,6 +52,41 @@ _LEAKS = ("LeakDetect", "RackLeakDetect")
 _ALONE = {"LiquidTemperature": "temp_c", "AirTemperature": "temp_c", "Humidity": "humidity_percent"}
 
 
+_OBJECT = "`objectId`, `objectName`, of a rack `rackLocationId`; else the tag path"
+
+
+def _by_column(points: dict[str, str], of: str) -> dict[str, str]:
+    """Points of each column as words for a person."""
+    return {
+        ", ".join(f"`{name}`" for name, to in points.items() if to == column) + of: column
+        for column in dict.fromkeys(points.values())
+    }
+
+
+# What is read beside the rack's points in the contracts, by stream: the point, and its column.
+ALSO = {
+    "coolant": {
+        _OBJECT: "manager_id",
+        "object type, object and its side or pump": "component_id",
+        "object type, side and point type": "component_type",
+        **{f"`{point}` of a CDU, {side}": column for (point, side), column in _BY_SIDE.items()},
+        **_by_column(_OF_LOOP, " of a CDU"),
+        **_by_column(_SETPOINTS, " of a CDU, set point"),
+        "`LiquidDifferentialPressure` of a CDU's filter": "filter_pressure_kpa",
+        "`PumpSpeed`": "pump_speed_percent",
+        "`PumpSpeed`, set point": "pump_setpoint_percent",
+    },
+    "component": {
+        _OBJECT: "manager_id",
+        "object type, object and tag path": "component_id",
+        "object type and point type": "entity_type",
+        "tag path": "name",
+        **_by_column(dict.fromkeys(_LEAKS, "leak"), ""),
+        **_by_column(_ALONE, " of anything else"),
+    },
+}
+
+
 @dataclass(slots=True)
 class Point:
     """One point: what was published of it last.

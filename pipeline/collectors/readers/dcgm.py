@@ -67,6 +67,33 @@ _GPU_LABELS = {
     "exported_container": "container",
     "container_name": "container",
 }
+# What is read beside the names in the contracts, by stream: where it stands, and its column.
+ALSO = {
+    "gpu": {
+        "`UUID`, `uuid`, `gpu_uuid`; else the PCI address, else the index": "gpu_uuid",
+        "`GPU_I_ID`": "gpu_instance_id",
+        "`gpu`": "gpu_index",
+        **{
+            ", ".join(f"`{label}`" for label, name in _GPU_LABELS.items() if name == column): column
+            for column in dict.fromkeys(_GPU_LABELS.values())
+        },
+        "`Hostname`, `hostname`, unless the target names its host": "host",
+    },
+    "nvlink": {
+        "`gpu_uuid`, `UUID`; of a switch `Hostname` and `nvswitch`": "device_id",
+        "`nvlink`": "link",
+        "`gpu`, or `nvswitch` alone": "side",
+        "`gpu`": "gpu_index",
+        "`Hostname`, `hostname`, unless the target names its host": "host",
+    },
+    "component": {
+        "the host": "manager_id",
+        "`nvswitch`, `cpu`": "component_id",
+        "`nvswitch` or `cpu`": "entity_type",
+        "`nvswitch`, `cpu`, with its kind": "name",
+        "`Hostname`, `hostname`, unless the target names its host": "host",
+    },
+}
 LINK_STATES = {0.0: "down", 1.0: "up", 2.0: "sleep"}
 _LANE = re.compile(r"_L(\d{1,3})(?=_|$)")
 _LAST_NUMBER = re.compile(r"(\d{1,5})$")

@@ -18,6 +18,22 @@ from pipeline.streams import Contracts
 KIND = "dcgm_dmon"
 SOURCE = "dcgm"
 INTERVAL_MS = 1000
+# The form of the tool's own names, of those that the contracts have.
+NAME_FORM = re.compile(r"[A-Z0-9]+")
+# What is read beside the names in the contracts, by stream: where it stands, and its column.
+ALSO = {
+    "gpu": {
+        "the host and the number behind `GPU`": "gpu_uuid",
+        "always empty": "gpu_instance_id",
+        "the number behind `GPU`": "gpu_index",
+    },
+    "component": {
+        "the host": "manager_id",
+        "`Switch` or `CPU`, and its number": "component_id",
+        "`Switch` or `CPU`": "entity_type",
+        "`Switch` or `CPU` and its number": "name",
+    },
+}
 
 _HEADER = re.compile(r"#?\s*Entity\s+(\S.*)")
 _LINE = re.compile(r"\s*(?:(GPU|Switch|NvSwitch|CPU)\s+)?(\d{1,5})(?:\s+(\S.*))?")

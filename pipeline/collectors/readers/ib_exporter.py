@@ -23,6 +23,33 @@ from pipeline.streams import Contracts
 KIND = "ib_exporter"
 SOURCE = "ib_exporter"
 
+PREFIX = "infiniband_(switch|hca)_(port_)"
+# What is read beside the names in the contracts, by stream: where it stands, and its column.
+ALSO = {
+    "ib_port": {
+        "`guid`": "guid",
+        "`port`": "port",
+        "`switch` or `hca` in the metric's name": "side",
+        "`hca` in the metric's name": "level",
+        "`switch`, `hca`": "node_name",
+        "`lid` of `info`": "lid",
+        "always `InfiniBand`": "link_layer",
+        "`uplink_guid` of `uplink_info`": "peer_guid",
+        "`uplink_port` of `uplink_info`": "peer_port",
+        "`uplink` of `uplink_info`": "peer_name",
+        "a register at its maximum": "quality",
+    },
+    "component": {
+        "`guid`": "manager_id",
+        "`psu`, `fan`, else `chassis`": "component_id",
+        "`psu` or `fan`": "entity_type",
+        "`switch`": "name",
+        "`firmware_version` of `hardware_info`": "firmware_version",
+        "`status` of `power_supply_status_info`": "state",
+        "`status` of `fan_status_info`, `power_supply_…_status_info`": "health",
+        "which of them is not `OK`": "failed_component",
+    },
+}
 # Lines whose reading is the label "status": what of the part they speak of.
 _STATUS = {
     "fan_status_info": "fans",

@@ -32,6 +32,21 @@ from pipeline.streams import Contracts
 KIND = "ib_sysfs"
 SOURCE = "ib_sysfs"
 
+# What is read beside the counters that the contract names: the file, and its column.
+ALSO = {
+    "ib_port": {
+        "`node_guid`, else the host and the device": "guid",
+        "the folder below `ports`": "port",
+        "always `hca`": "side",
+        "an adapter is level `hca`": "level",
+        "the adapter's folder": "device",
+        "`link_layer`; else the device's name": "link_layer",
+        "`state`": "port_state",
+        "`phys_state`": "phys_state",
+        "`lid`": "lid",
+        "a register at its maximum": "quality",
+    },
+}
 MAX_FILES = 20_000
 MAX_FILE_BYTES = 4_096
 MAX_TREE_BYTES = 64 * 2**20

@@ -24,6 +24,20 @@ from pipeline.streams import Contracts
 KIND = "ibstat"
 SOURCE = "ibstat"
 
+# What is read beside the names in the contract: where it stands, and its column.
+ALSO = {
+    "ib_port": {
+        "`Node GUID`, `default gid`; else the host and the device": "guid",
+        "`Port`, `port`": "port",
+        "always `hca`": "side",
+        "an adapter is level `hca`": "level",
+        "`CA`, `Infiniband device`": "device",
+        "`Link layer`, `link_layer`; else the device's name": "link_layer",
+        "`State`, `state`": "port_state",
+        "`Physical state`, `phys state`": "phys_state",
+        "`Base lid`, `base lid`": "lid",
+    },
+}
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
 _PORT = re.compile(r"\s+Port (\d{1,5}):\s*")
 _STATUS = re.compile(r"Infiniband device '([^']{1,64})' port (\d{1,5}) status:\s*")

@@ -18,6 +18,19 @@ from pipeline.streams import Contracts
 KIND = "ibswinfo"
 SOURCE = "ibswinfo"
 
+# What is read beside the names in the contract: where it stands, and its column.
+ALSO = {
+    "component": {
+        "`GUID`, else one in the target's name": "manager_id",
+        "`PSU`, `fan#`, else `chassis`": "component_id",
+        "`PSU` or `fan#`": "entity_type",
+        "`product name`": "name",
+        "`firmware version`": "firmware_version",
+        "`PSU… status`": "state",
+        "`PSU… status`, `DC power`, `fan status`": "health",
+        "which of them is not `OK`": "failed_component",
+    },
+}
 MAX_LINE = 512
 _PSU = re.compile(r"[Pp][Ss][Uu](\d{1,2})(?: status|\.power \(W\))")
 _FAN = re.compile(r"fan#(\d{1,2})(?P<unit>(?:\.speed)? \(rpm\))")

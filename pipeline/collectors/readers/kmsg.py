@@ -24,6 +24,20 @@ from pipeline.collectors.xid import describe
 from pipeline.streams import Contracts
 
 KIND = "kmsg"
+# What is read of a line: where it stands, and its column.
+ALSO = {
+    "event": {
+        "`Xid`: its GPU; `SXid`: its switch": "entity_kind",
+        "`GPU at`: UUID; else host and PCI address": "entity_id",
+        "`Xid`, `SXid`, `fallen off the bus`": "kind",
+        "the number of the Xid or SXid": "code",
+        "catalogue by number; `Fatal` of an SXid": "severity",
+        "the line's words": "message",
+        "the number again": "current",
+        "`PCI:`": "pci_bus_id",
+        "catalogue by number": "suggested_action",
+    },
+}
 MAX_LINES = 200_000
 MAX_LINE = 8_192
 MAX_TAIL = 4_000_000

@@ -20,6 +20,17 @@ from pipeline.streams import Contracts
 KIND = "nmxt"
 SOURCE = "nmxt"
 
+# What is read beside the names in the contract: where it stands, and its column.
+ALSO = {
+    "nvlink": {
+        "`Node_GUID`, else the target's name": "device_id",
+        "`Port_Number`": "link",
+        "always `switch`": "side",
+        "`down_blame`": "down_blame",
+        "`link_partner_node_guid`": "peer_id",
+        "`link_partner_port_num`": "peer_link",
+    },
+}
 _TEMPERATURE = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) ?[Cc]?")
 _BLAME = frozenset(("unknown", "local_phy", "remote_phy"))
 

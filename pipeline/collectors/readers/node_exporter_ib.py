@@ -26,10 +26,24 @@ from pipeline.streams import Contracts
 KIND = "node_exporter_ib"
 SOURCE = "node_exporter"
 
-_PREFIX = "node_infiniband_"
+PREFIX = "node_infiniband_"
+# What is read beside the names in the contract: where it stands, and its column.
+ALSO = {
+    "ib_port": {
+        "the host and `device`": "guid",
+        "`port`": "port",
+        "always `hca`": "side",
+        "an adapter is level `hca`": "level",
+        "`device`": "device",
+        "`link_layer`, of `port_info` or of every line; else the device's name": "link_layer",
+        "`state_id`": "port_state",
+        "`physical_state_id`": "phys_state",
+        "a register at its maximum": "quality",
+    },
+}
 _STATES = {
-    f"{_PREFIX}state_id": ("port_state", PORT_STATES),
-    f"{_PREFIX}physical_state_id": ("phys_state", PHYS_STATES),
+    f"{PREFIX}state_id": ("port_state", PORT_STATES),
+    f"{PREFIX}physical_state_id": ("phys_state", PHYS_STATES),
 }
 
 
@@ -39,14 +53,14 @@ def read(page: Page, contracts: Contracts) -> Reading:
     grid = Grid(fields(contracts, "ib_port", SOURCE), page, reading, source=SOURCE)
     text = parse_into(reading, page.body, page.content_type)
     ours = {int(label) for number, label in enumerate(text.labels_of)
-            if text.names[text.name_of[number]].startswith(_PREFIX)}  # fmt: skip
+            if text.names[text.name_of[number]].startswith(PREFIX)}  # fmt: skip
     rows: list[RowOf | None] = [
         partial(_row, grid, page, reading, labels)
         if number in ours and "device" in labels and "port" in labels
         else None
         for number, labels in enumerate(text.labels)
     ]
-    names = {_PREFIX + name: field for name, field in grid.fields.by_name.items()}
+    names = {PREFIX + name: field for name, field in grid.fields.by_name.items()}
     fill(grid, text, names, rows)
     for number in samples_named(text, set(_STATES)):
         column, words = _STATES[text.names[text.name_of[number]]]
@@ -58,7 +72,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
             row = row_at(grid, row_of, sample_time(text, number))
             if row >= 0:
                 grid.label(row, column, word)
-    for number in samples_named(text, {f"{_PREFIX}port_info"}):
+    for number in samples_named(text, {f"{PREFIX}port_info"}):
         row_of = rows[text.labels_of[number]]
         if row_of is not None:
             row_at(grid, row_of, sample_time(text, number))  # its labels are all it says

@@ -101,6 +101,28 @@ _LINK_FIELDS = {
     "DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS",
 }
 
+# The names of the contracts that are asked for, by stream.
+NAMES = {"gpu": frozenset({*_QUERIES, *_FIELDS}), "nvlink": frozenset(_LINK_FIELDS)}
+CONTRACT_SOURCES = ("dcgm",)
+# What is read beside them: where it stands, and its column.
+ALSO = {
+    "gpu": {
+        "`nvmlDeviceGetUUID`": "gpu_uuid",
+        "always empty": "gpu_instance_id",
+        "the device's index": "gpu_index",
+        "`nvmlDeviceGetPciInfo`": "pci_bus_id",
+        "`nvmlDeviceGetName`": "model_name",
+        "`nvmlSystemGetDriverVersion`": "driver_version",
+    },
+    "nvlink": {
+        "`nvmlDeviceGetUUID`": "device_id",
+        "the link's number": "link",
+        "always `gpu`": "side",
+        "the device's index": "gpu_index",
+        "`nvmlDeviceGetNvLinkState`": "link_state",
+    },
+}
+
 
 def read_host() -> bytes:
     """Ask the driver of this machine for a page.

@@ -19,6 +19,16 @@ from pipeline.streams import Contracts
 KIND = "perfquery"
 SOURCE = "perfquery"
 
+# What is read beside the counters that the contract names: where it stands, and its column.
+ALSO = {
+    "ib_port": {
+        "the target's name": "guid",
+        "`port` of the head line": "port",
+        "`Lid` of the head line": "lid",
+        "always `InfiniBand`": "link_layer",
+        "a register at its maximum": "quality",
+    },
+}
 _HEAD = re.compile(
     r"#\s*(?P<what>[\w ]+?) counters:.*?\bLid (?P<lid>\d{1,10}) port (?P<port>\d{1,5})\b"
 )

@@ -8,7 +8,7 @@ the target's name: an address may move.
 from __future__ import annotations
 
 from pipeline.collectors.page import Page, Reading
-from pipeline.collectors.redfish import coolant
+from pipeline.collectors.redfish import component, coolant
 from pipeline.collectors.redfish.component import Components
 from pipeline.collectors.redfish.nvlink import Links
 from pipeline.collectors.redfish.owners import Owners
@@ -18,7 +18,18 @@ from pipeline.streams import Contracts
 
 KIND = "redfish"
 
-__all__ = ["KIND", "manager_id", "read", "read_folder"]
+# What is read beside the properties in the contracts, by stream: where it stands, and its column.
+ALSO = {
+    "coolant": coolant.ALSO,
+    "component": component.ALSO,
+    "nvlink": {
+        "`UUID` of the processor or its chassis; else manager and path": "device_id",
+        "the number in the port's path": "link",
+        "always `gpu`": "side",
+    },
+}
+
+__all__ = ["ALSO", "KIND", "manager_id", "read", "read_folder"]
 
 
 def read(page: Page, contracts: Contracts) -> Reading:

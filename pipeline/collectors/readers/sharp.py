@@ -19,6 +19,15 @@ from pipeline.streams import Contracts
 KIND = "sharp"
 SOURCE = "sharp"
 
+# What is read beside the names in the contract: where it stands, and its column.
+ALSO = {
+    "component": {
+        "the target's name": "manager_id",
+        "always `sharp_am`": "component_id",
+        "it is the aggregation manager": "entity_type",
+    },
+}
+
 
 def read(page: Page, contracts: Contracts) -> Reading:
     """One row of the stream component: the aggregation manager."""

@@ -26,6 +26,25 @@ from pipeline.streams import Contracts
 KIND = "ufm"
 SOURCE = "ufm"
 
+CONTRACT_SOURCES = ("ufm", "ufm_words")
+# What is read beside the names in the contracts, by stream: where it stands, and its column.
+ALSO = {
+    "ib_port": {
+        "`node_guid`, `guid`": "guid",
+        "`port_num`, `port`, `Port_Number`; else behind the GUID": "port",
+        "always `InfiniBand`": "link_layer",
+        "`node_description`, `name`": "node_name",
+        "the adapter in that name": "device",
+        "whether there is one": "side",
+        "the host in that name, unless the target names its host": "host",
+        "bytes that are four times the packets": "quality",
+    },
+    "component": {
+        "the target's name": "manager_id",
+        "`endpoint`": "component_id",
+        "always `ufm_telemetry`": "entity_type",
+    },
+}
 MAX_RECORDS = 200_000
 STALE_MS = 600_000
 _GUID_AND_PORT = re.compile(r"(.+)_(\d{1,5})")

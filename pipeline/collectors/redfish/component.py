@@ -31,6 +31,30 @@ _BY_READING_TYPE = {
     "Rotational": "fan_rpm",
     "Humidity": "humidity_percent",
 }
+# What is read beside the properties in the contract: where it stands, and its column.
+ALSO = {
+    "`UUID` of the service, unless the target names its manager": "manager_id",
+    "`@odata.id` of what a resource speaks of": "component_id",
+    "its type": "entity_type",
+    "`Name`, `DeviceName`": "name",
+    "`Status.State`": "state",
+    "`Status.Health`": "health",
+    "`Status.HealthRollup`": "health_rollup",
+    "`Status.Conditions`: origin of a critical alert": "failed_component",
+    "`DetectorState` `Warning` or `Critical`; a detector's voltage outside its limits": "leak",
+    "`FanSpeedsPercent`, `SpeedPercent`, `Sensor` of a fan": "fan_percent",
+    "`SpeedRPM`": "fan_rpm",
+    "`SettingMin` of a `FrequencyMHz` control": "clock_limit_min_mhz",
+    "`SettingMax` of a `FrequencyMHz` control": "clock_limit_max_mhz",
+    "`AllowableMin` of a `FrequencyMHz` control": "clock_allowed_min_mhz",
+    "`AllowableMax` of a `FrequencyMHz` control": "clock_allowed_max_mhz",
+    "`PolicyEnabled` of a leak policy": "policy_enabled",
+    "`CommonReaction` of a leak policy": "policy_reaction",
+    "`TemperatureReadingsCelsius`, `Sensor` `Temperature`": "temp_c",
+    "the same of a processor's memory": "memory_temp_c",
+    "the same where it is headroom": "temp_margin_c",
+    **{f"`Sensor` `{kind}`": column for kind, column in _BY_READING_TYPE.items()},
+}
 # Sensors of a processor's chassis that speak of the processor itself, not of a part of it.
 _OF_PROCESSOR = re.compile(r"[GC]PU_\d+_(?:Power|Energy|Voltage|TEMP|TempAvg|TempLimit)_\d+$")
 _OF_PROCESSOR_MEMORY = re.compile(r"GPU_\d+_DRAM_\d+_Temp_\d+$")

@@ -17,6 +17,16 @@ KINDS = {
     "Reservoir": "reservoir",
     "Filter": "filter",
 }
+# What is read beside the properties in the contract: where it stands, and its column.
+ALSO = {
+    "`UUID` of the service, unless the target names its manager": "manager_id",
+    "`@odata.id`": "component_id",
+    "type and collection of the resource": "component_type",
+    "`Name`": "name",
+    "`Status.State`": "state",
+    "`Status.Health`": "health",
+    "heat, pressures or temperatures that disagree": "quality",
+}
 # Water at 30 °C (IAPWS tables); used where the unit does not say what it holds.
 WATER_HEAT_KJ_PER_KG_K = 4.18
 WATER_DENSITY_KG_PER_M3 = 996.0
