@@ -150,9 +150,9 @@ def delivery(webhook_url: str, port: int) -> ServiceSpec:
     """Sends webhooks."""
     return ServiceSpec(
         name="alert-delivery",
-        argv=rackpulse_command(
-            "alerts", "deliver", "--url", webhook_url, "--metrics-port", str(port)
-        ),
+        argv=rackpulse_command("alerts", "deliver", "--metrics-port", str(port)),
+        # Not as an argument, which every user of the machine could read.
+        env={"RACKPULSE_WEBHOOK_URL": webhook_url},
         ready=http_ready(f"http://127.0.0.1:{port}/readyz", "reading the outbox"),
         start_timeout_s=60,
         url=f"http://127.0.0.1:{port}/metrics",
