@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 
 from pipeline.clock import Clock, SystemClock
+from pipeline.errors import RackpulseError
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse
@@ -121,6 +122,9 @@ def health_page(
 
     Yields:
         The port in use.
+
+    Raises:
+        RackpulseError: the port is taken.
     """
     metrics = make_wsgi_app(registry)
 
@@ -144,7 +148,13 @@ def health_page(
         start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"Here are /livez, /readyz and /metrics\n"]
 
-    server: WSGIServer = make_server(host, port, app, handler_class=_QuietHandler)
+    try:
+        server: WSGIServer = make_server(host, port, app, handler_class=_QuietHandler)
+    except OSError as exc:
+        raise RackpulseError(
+            f"Port {port} cannot be used ({exc.strerror}): choose another one with "
+            "--metrics-port; 0 takes a free one"
+        ) from exc
     thread = threading.Thread(target=server.serve_forever, name="health-page", daemon=True)
     thread.start()
     try:

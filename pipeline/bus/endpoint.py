@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from kafka.errors import KafkaError
 
 from pipeline.bus.kafka_log import calm_kafka_logs
 from pipeline.bus.security import read_security
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import RackpulseError
+from pipeline.errors import ConfigError, RackpulseError
 from pipeline.settings import Settings
 
 T = TypeVar("T")
@@ -70,9 +71,12 @@ def bootstrap(settings: Settings) -> str:
     """Addresses of the brokers, ``host:port`` comma separated.
 
     Raises:
+        ConfigError: what is configured is no address.
         RackpulseError: none is configured and none was started here.
     """
     if settings.bootstrap_servers:
+        for server in settings.bootstrap_servers.replace(" ", "").split(","):
+            _check_address(server)
         return settings.bootstrap_servers
     endpoint = read_endpoint(settings.state_dir)
     if endpoint is None:
@@ -81,6 +85,20 @@ def bootstrap(settings: Settings) -> str:
             f"on this machine with  rackpulse broker serve  (state folder {settings.state_dir})"
         )
     return endpoint.bootstrap_servers
+
+
+def _check_address(server: str) -> None:
+    try:
+        parts = urlsplit(f"//{server}")
+        good = bool(parts.hostname) and parts.netloc == server and not server.endswith(":")
+        _ = parts.port
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(
+            f'RACKPULSE_BOOTSTRAP_SERVERS: "{server}" is no address; write host:port, several '
+            "with commas"
+        )
 
 
 def client_options(settings: Settings) -> dict[str, Any]:

@@ -84,3 +84,9 @@ def main() -> None:
     except RackpulseError as exc:
         click.echo(f"rackpulse: {exc}", err=True)
         sys.exit(1)
+    except OSError as exc:
+        if exc.filename is None:
+            raise
+        # A state folder that is a file, or of another user; a full or read-only disk.
+        click.echo(f"rackpulse: {exc.filename}: {exc.strerror}", err=True)
+        sys.exit(1)

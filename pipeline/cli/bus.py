@@ -50,7 +50,8 @@ def broker() -> None:
 
 
 @broker.command("serve")
-@click.option("--port", default=19092, show_default=True, help="On 127.0.0.1; 0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=19092, show_default=True,
+              help="On 127.0.0.1; 0 takes a free one.")  # fmt: skip
 def broker_serve(port: int) -> None:
     """Run a broker until SIGTERM or Ctrl-C."""
     from pipeline.bus.broker import serve

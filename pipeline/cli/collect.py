@@ -172,7 +172,8 @@ def default_collector_id() -> str:
 @click.option("--sink", type=click.Choice(["kafka", "stdout"]), default="kafka", show_default=True)
 @click.option("--window", "window_s", type=float, default=1.0, show_default=True,
               help="Pages read within so many seconds share messages.")  # fmt: skip
-@click.option("--metrics-port", type=int, default=18090, show_default=True)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=18090, show_default=True,
+              help="Of /livez, /readyz and /metrics; 0 takes a free one.")  # fmt: skip
 def run(
     target_files: tuple[Path, ...], topology: Path | None, jobs: Path | None, collector_id: str,
     sink: str, window_s: float, metrics_port: int,
@@ -225,10 +226,7 @@ def run(
     with ExitStack() as stack:
         try:
             stack.enter_context(health_page(health, metrics.registry, metrics_port))
-        except OSError as exc:
+        except RackpulseError:
             where.close(0.0)
-            raise RackpulseError(
-                f"Port {metrics_port} cannot be used ({exc.strerror}): choose another one with "
-                "--metrics-port; 0 takes a free one"
-            ) from exc
+            raise
         asyncio.run(main())

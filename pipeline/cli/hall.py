@@ -38,7 +38,8 @@ def record(scenario: Path, out: Path) -> None:
 @hall.command()
 @click.option("--racks", default=8, show_default=True, type=click.IntRange(1, 144))
 @click.option("--seed", default=1, show_default=True, help="Identities, jobs and noise.")
-@click.option("--port", default=18080, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=18080, show_default=True,
+              help="0 takes a free one.")  # fmt: skip
 @click.option(
     "--history-hours",
     default=0.0,

@@ -18,7 +18,8 @@ def store() -> None:
 
 
 @store.command()
-@click.option("--port", default=18123, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=18123, show_default=True,
+              help="0 takes a free one.")  # fmt: skip
 def serve(port: int) -> None:
     """Serve ClickHouse's HTTP interface on 127.0.0.1 until stopped."""
     from pipeline.store.server.serve import serve as run

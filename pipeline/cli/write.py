@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 @click.option(
     "--instance", default=1, show_default=True, help="Number of this writer in the group."
 )
-@click.option(
-    "--metrics-port", type=int, help="Of /livez, /readyz and /metrics; 0 takes a free one."
-)
+@click.option("--metrics-port", type=click.IntRange(0, 65535),
+              help="Of /livez, /readyz and /metrics; 0 takes a free one.")  # fmt: skip
 @click.option("--group", help="Consumer group.")
 @click.option("--linger", "linger_s", type=float, help="Seconds that a message waits for more.")
 @click.option("--max-rows", type=int, help="Rows of a block, at most.")

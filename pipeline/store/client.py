@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -71,12 +72,26 @@ def _client(options: dict[str, Any], settings: Settings) -> Client:
 def _dsn_options(settings: Settings, options: dict[str, Any]) -> str:
     assert settings.store_dsn is not None
     options["dsn"] = settings.store_dsn.get_secret_value()
+    if not _is_address(options["dsn"]):
+        # Without its text, which may hold a password.
+        raise ConfigError(
+            "RACKPULSE_STORE_DSN is no address such as clickhouse://user@host:8123/telemetry"
+        )
     if settings.store_password_file is not None:
         try:
             options["password"] = settings.store_password_file.read_text(encoding="utf-8").strip()
-        except OSError as exc:
+        except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError(f"RACKPULSE_STORE_PASSWORD_FILE cannot be read: {exc}") from exc
     return "The ClickHouse server of RACKPULSE_STORE_DSN"
+
+
+def _is_address(dsn: str) -> bool:
+    try:
+        parts = urlsplit(dsn)
+        _ = parts.port
+    except ValueError:
+        return False
+    return bool(parts.scheme and parts.hostname)
 
 
 def _local_options(settings: Settings, role: Role, options: dict[str, Any]) -> str:

@@ -137,7 +137,8 @@ def load_topology(path: Path) -> Topology:
     """Read a topology file.
 
     Raises:
-        ConfigError: the file is missing, not JSON, or not a topology; the text says what to do.
+        ConfigError: the file is missing, unreadable, not JSON, or not a topology; the text
+            says what to do.
     """
     try:
         return Topology.model_validate(json.loads(path.read_text(encoding="utf-8")))
@@ -145,9 +146,11 @@ def load_topology(path: Path) -> Topology:
         raise ConfigError(
             f"Topology file {path} is missing: make one with  rackpulse topology import"
         ) from exc
-    except (json.JSONDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"Topology file {path} is not JSON: {exc}") from exc
+    except OSError as exc:
+        raise ConfigError(f"Topology file {path} cannot be read: {exc.strerror}") from exc
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"Topology file {path}: {where}: {first['msg']}") from exc
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"Topology file {path} is not JSON: {exc}") from exc

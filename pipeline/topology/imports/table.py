@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from typing import get_args
 
 from pipeline.topology.imports.draft import Draft, NoTopologyError, Value, guid
@@ -27,7 +28,7 @@ def read(text: str, source: str) -> Draft:
     """
     draft = Draft(source)
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    for line in reader:
+    for line in _lines(reader, source):
         row = {
             str(key).strip().lower(): str(value).strip()
             for key, value in line.items()
@@ -44,6 +45,13 @@ def read(text: str, source: str) -> Draft:
         raise NoTopologyError(f"{source} has no line that can be read")
     draft.facts |= {"entities": len(draft.entities), "cables": len(draft.cables)}
     return draft
+
+
+def _lines(reader: csv.DictReader[str], source: str) -> Iterator[dict[str, str]]:
+    try:
+        yield from reader
+    except csv.Error as exc:
+        raise NoTopologyError(f"{source} is no CSV: {exc}") from exc
 
 
 def _line(row: dict[str, str], draft: Draft) -> None:

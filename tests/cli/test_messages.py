@@ -1,0 +1,183 @@
+"""What goes wrong at the command line is said in one line, never as a traceback."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli import main
+from pipeline.up.services import delivery
+
+
+def _ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str]:
+    """Exit code and standard error of the command line."""
+    monkeypatch.setattr(sys, "argv", ["rackpulse", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code, capsys.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Put back what a command sets for its whole process."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    handlers = [signal.getsignal(number) for number in numbers]
+    root = logging.getLogger()
+    level, shown = root.level, root.handlers[:]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+    root.level, root.handlers[:] = level, shown
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RACKPULSE_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["store", "serve", "--port"],
+        ["broker", "serve", "--port"],
+        ["hall", "serve", "--racks", "1", "--port"],
+        ["write", "--metrics-port"],
+        ["collect", "run", "--targets", "none.json", "--metrics-port"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_a_number_that_is_no_port_is_refused(
+    arguments: list[str], port: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    code, said = _ended(monkeypatch, capsys, *arguments, port)
+    assert (code, "0<=x<=65535" in said) == (2, True)
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    "arguments",
+    [["write"], ["alerts", "deliver", "--url", "http://127.0.0.1:9/"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_taken_metrics_port_is_named(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, said = _ended(monkeypatch, capsys, *arguments, "--metrics-port", port)
+    assert code == 1
+    assert f"rackpulse: Port {port} cannot be used (Address already in use)" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sql", "SELECT 1"],
+        ["status"],
+        ["store", "serve", "--port", "0"],
+        ["broker", "serve", "--port", "0"],
+        ["alerts", "receive", "--port", "0"],
+        ["up", "--no-faults"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_state_folder_that_is_a_file_is_named(
+    arguments: list[str], state: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    state.write_text("not a folder")
+    code, said = _ended(monkeypatch, capsys, *arguments)
+    assert code == 1
+    assert said.startswith("rackpulse: ")
+    assert str(state) in said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "is not JSON"),
+        ('{"cluster": "x", "racks": [{"id": %s}]}' % ("9" * 5000), "is not JSON"),
+        ("null", "Input should be a valid dictionary"),
+    ],
+    ids=["deep", "long number", "null"],
+)
+def test_a_topology_that_is_none_is_refused(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file = tmp_path / "topology.json"
+    file.write_text(content)
+    code, said = _ended(monkeypatch, capsys, "topology", "show", str(file))
+    assert code == 1
+    assert said.startswith(f"rackpulse: Topology file {file}")
+    assert message in said
+
+
+def test_a_table_that_is_no_csv_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "table.csv"
+    file.write_bytes(b"kind,id\rgpu,GPU-1\r\rx")
+    code, said = _ended(monkeypatch, capsys, "topology", "import", f"csv:{file}")
+    assert (code, said.startswith("rackpulse: table.csv")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RACKPULSE_STORE_DSN": "clickhouse://u:hush@h:abc"}, "RACKPULSE_STORE_DSN"),
+        ({"RACKPULSE_STORE_DSN": "hush"}, "RACKPULSE_STORE_DSN"),
+        (
+            {"RACKPULSE_STORE_DSN": "clickhouse://u@h:1", "RACKPULSE_STORE_PASSWORD_FILE": "pw"},
+            "RACKPULSE_STORE_PASSWORD_FILE",
+        ),
+    ],
+    ids=["port", "word", "password file"],
+)
+def test_a_wrong_address_of_the_store_is_named(
+    variables: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("pw").write_bytes(b"\xd0\xff")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, said = _ended(monkeypatch, capsys, "sql", "SELECT 1")
+    assert code == 1
+    assert said.startswith("rackpulse: ")
+    assert message in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize("servers", ["host:", "host:abc", "host:70000", ",", "a:1,b:x"])
+def test_a_wrong_address_of_kafka_is_named(
+    servers: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RACKPULSE_BOOTSTRAP_SERVERS", servers)
+    code, said = _ended(monkeypatch, capsys, "topics", "list")
+    assert code == 1
+    assert said.startswith("rackpulse: RACKPULSE_BOOTSTRAP_SERVERS: ")
+
+
+def test_the_address_of_a_webhook_is_no_argument_of_a_process() -> None:
+    # Every user of a machine sees the arguments of all processes, and a path may be a secret.
+    spec = delivery("https://hooks.example.org/hush", 18092)
+    assert "hush" not in json.dumps(list(spec.argv))
+    assert spec.env["RACKPULSE_WEBHOOK_URL"] == "https://hooks.example.org/hush"
