@@ -17,6 +17,8 @@ SWITCH_TRAYS: Final = 9  # NVLink switch trays per rack [V]
 ASICS_PER_RACK: Final = 2 * SWITCH_TRAYS  # [A: two per tray, 72 ports each]
 NVLINKS: Final = 18  # per GPU [V, Redfish capture of a GB300 tray]
 NVLINK_BYTES_PER_S: Final = 50e9  # per link and direction: 400 Gb/s [V]
+# 584 faults of 400 servers in 349 days [V, the trace of InfiniteHBD, SIGCOMM'25].
+FIELD_FAULTS_PER_TRAY_DAY: Final = 0.0042
 POWER_SHELVES: Final = 8  # [V]
 LEAK_DETECTORS_PER_TRAY: Final = 2  # cold plate and manifold; a real tray has two of each [V]
 RACKS_PER_CDU: Final = 10  # [V, NVIDIA DSX exemplar: one CDU feeds ten racks]

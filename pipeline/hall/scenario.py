@@ -99,10 +99,17 @@ class FaultPart(_Model):
 
 
 class DrawPart(_Model):
-    """Faults that are drawn; no ``causes`` means all of them."""
+    """Faults that are drawn; no ``causes`` means all of them.
+
+    Attributes:
+        count: how many, wherever.
+        per_tray_day: how many more on average per compute tray and day, a Poisson draw; the
+            field's is ``constants.FIELD_FAULTS_PER_TRAY_DAY``.
+    """
 
     seed: int
-    count: int = Field(ge=0)
+    count: int = Field(default=0, ge=0)
+    per_tray_day: float = Field(default=0.0, ge=0)
     causes: tuple[str, ...] = ()
     from_minute: float = Field(default=30.0, ge=0)
     minutes: tuple[float, float] = (20.0, 40.0)
@@ -183,8 +190,12 @@ def faults_of(scenario: Scenario, fleet: Fleet) -> list[Fault]:
         if unknown:
             raise ConfigError(f"No cause {sorted(unknown)}: there are {', '.join(CAUSES)}")
         first = start + 60.0 * draw.from_minute
+        count = draw.count
+        if draw.per_tray_day:
+            days = max(scenario.end_s - first, 0.0) / 86_400.0
+            count += int(drawer.rng.poisson(draw.per_tray_day * fleet.trays * days))
         found += drawer.many(
-            draw.causes or tuple(CAUSES), draw.count, first, scenario.end_s, draw.minutes
+            draw.causes or tuple(CAUSES), count, first, scenario.end_s, draw.minutes
         )
         found += drawer.benign(draw.benign, first, scenario.end_s)
     found += [
