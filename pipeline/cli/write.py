@@ -96,9 +96,9 @@ def _print_report(report: Report) -> None:
             str(each.missing), str(each.doubled), str(each.unknown), str(each.dead_lettered),
             str(each.repeats), str(each.waiting),
         )  # fmt: skip
-    console = Console()
+    console = Console(markup=False)
     if not console.is_terminal:
-        console = Console(width=140)
+        console = Console(markup=False, width=140)
     console.print(table)
     for each in report.streams:
         for example in each.examples:

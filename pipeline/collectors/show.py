@@ -56,7 +56,11 @@ def _write_table(stream: str, table: pa.Table, out: IO[str]) -> None:
     for row in rows:
         shown.add_row(*(str(row.get(name, "")) for name in names))
     # Wide enough for all columns: a reader of many columns scrolls or uses jsonl.
-    Console(file=out, width=max(80, 24 * len(names)), highlight=False).print(shown)
+    # What a page says is no markup.
+    console = Console(
+        file=out, width=max(80, 24 * len(names)), highlight=False, markup=False, emoji=False
+    )
+    console.print(shown)
 
 
 class StdoutSink:

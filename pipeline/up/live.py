@@ -109,6 +109,11 @@ def plain_line(
 
 
 def make_console() -> Console:
-    """The person's terminal; wide enough for tables where it is a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=140)
+    """The person's terminal; wide enough for tables where it is a file.
+
+    Names come from machines: nothing in them is markup.
+    """
+    console = Console(highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, markup=False, emoji=False, width=140)

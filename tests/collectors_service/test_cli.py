@@ -43,6 +43,14 @@ def test_table_for_people(captures: Path) -> None:
     assert "38.5" in shown
 
 
+def test_a_table_shows_what_a_page_says_and_reads_no_markup_in_it(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.write_text(
+        'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1",modelName="[red]X [/b] :cd:",Hostname="h"} 41\n'
+    )
+    assert "[red]X [/b] :cd:" in run("dcgm", "--file", page, "--format", "table").output
+
+
 def test_url_topology_and_target(tmp_path: Path) -> None:
     topology = tmp_path / "topology.json"
     gpu = {"kind": "gpu", "id": "GPU-h-1", "host": "h", "rack": "rack-09", "tray": 2}

@@ -188,9 +188,28 @@ def test_sql_command_prints_as_the_analyst(tmp_path: Path, monkeypatch: pytest.M
         assert table.exit_code == 0
         assert "answer" in table.output
         assert "NULL" in table.output
+        text = runner.invoke(sql_command, ["SELECT '[red]a [/b] :cd:' AS `[/c]`"])
+        assert "[red]a [/b] :cd:" in text.output
+        assert "[/c]" in text.output
+        long = runner.invoke(sql_command, ["SELECT number FROM numbers(1000000000)"])
+        assert long.exit_code == 0
+        assert "9999" in long.output
+        assert "10000 " not in long.output
+        assert "there are more rows" in long.output
         as_json = runner.invoke(sql_command, ["SELECT 1 AS a, 'x' AS b", "--format", "json"])
         assert json.loads(as_json.output) == {"a": 1, "b": "x"}
         as_csv = runner.invoke(sql_command, ["SELECT 1 AS a, 'x' AS b", "--format", "csv"])
         assert as_csv.output == '"a","b"\n1,"x"\n'
         refused = runner.invoke(sql_command, ["DROP TABLE telemetry.gpu"])
         assert isinstance(refused.exception, RackpulseError)
+        for nothing in ("", " ;\n"):
+            empty = runner.invoke(sql_command, [nothing])
+            assert "Write a statement" in str(empty.exception)
+        strange = runner.invoke(sql_command, ["SELECT '\udcff'"])
+        assert isinstance(strange.exception, RackpulseError)
+        formatted = runner.invoke(sql_command, ["SELECT 1 FORMAT JSON;"])
+        assert "--format" in str(formatted.exception)
+        late = "SELECT throwIf(number = 900000) FROM numbers(1000000)"
+        for shape in ("csv", "json"):
+            broken = runner.invoke(sql_command, [late, "--format", shape])
+            assert isinstance(broken.exception, RackpulseError)

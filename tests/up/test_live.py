@@ -28,6 +28,12 @@ INCIDENT = {
 }
 
 
+def test_names_of_machines_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    named = {**INCIDENT, "entity_name": "[red]leaf [/b] :cd:"}
+    live.make_console().print(live.incidents_table([named], NOW))
+    assert "[red]leaf [/b] :cd:" in capsys.readouterr().out
+
+
 def _shown(incidents: list[dict[str, str]], services: dict[str, str]) -> str:
     console = Console(width=110, record=True, force_terminal=True, file=None, quiet=False)
     with console.capture() as capture:
