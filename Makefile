@@ -41,6 +41,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
+	$(BIN)/python -m bench.hall
 	$(BIN)/python -m bench
 
 docs: $(STAMP)
