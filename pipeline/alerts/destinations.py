@@ -117,6 +117,8 @@ def read_secret(path: Path) -> str:
         found = path.read_text(encoding="utf-8").strip()
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{path} is no text") from exc
     if not found:
         raise ConfigError(f"{path} is empty")
     return found
@@ -132,7 +134,7 @@ def load_destinations(path: Path) -> list[Destination]:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc.strerror}") from exc
-    except tomllib.TOMLDecodeError as exc:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} is not TOML: {exc}") from exc
     tables = raw.get("destination")
     if not isinstance(tables, list) or not tables:

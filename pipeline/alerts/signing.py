@@ -43,9 +43,10 @@ def load_secrets(path: Path, *, create: bool = False) -> list[str]:
         _create(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as exc:
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is no text"
         raise ConfigError(
-            f"The webhook secret {path} cannot be read ({exc.strerror}): name a file with"
+            f"The webhook secret {path} cannot be read ({why}): name a file with"
             " RACKPULSE_WEBHOOK_SECRET_FILE"
         ) from exc
     found = []

@@ -84,7 +84,7 @@ def serve(port: int) -> None:
 def login(as_json: bool) -> None:
     """Show the address and the login of the UI."""
     found = read_json(AirflowHome(load_settings().state_dir).login_file)
-    if not found:
+    if not {"url", "user", "password"} <= set(found):
         raise RackpulseError("Airflow has not run here yet: start it with  rackpulse airflow serve")
     if as_json:
         click.echo(json.dumps(found))

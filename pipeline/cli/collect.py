@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import signal
 import socket
 import sys
@@ -155,9 +156,25 @@ def _say_what_was_refused(rejected: Counter[tuple[str, str]], notes: list[str]) 
         click.echo(f"note: {text}", err=True)
 
 
+def _allow_many_connections() -> None:
+    """Every target keeps its connection: open as many files as this process may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def default_collector_id() -> str:
     """The machine's name, in the characters that a collector id may have."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()) or "collector"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname()).lstrip(".-") or "collector"
+
+
+def _collector_id(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Refuse what is no name: it names a folder too."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value):
+        raise click.BadParameter(
+            "begin with a letter, digit or _, and go on with these, . and -",
+            param_hint="--collector-id",
+        )
+    return value
 
 
 @collect.command()
@@ -168,7 +185,8 @@ def default_collector_id() -> str:
 @click.option("--topology", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--jobs", type=click.Path(path_type=Path, dir_okay=False),
               help="Which job each GPU works for: squeue --json, or a CSV; watched.")  # fmt: skip
-@click.option("--collector-id", default=default_collector_id, help="Name of this collector.")
+@click.option("--collector-id", default=default_collector_id, callback=_collector_id,
+              help="Name of this collector.")  # fmt: skip
 @click.option("--sink", type=click.Choice(["kafka", "stdout"]), default="kafka", show_default=True)
 @click.option("--window", "window_s", type=float, default=1.0, show_default=True,
               help="Pages read within so many seconds share messages.")  # fmt: skip
@@ -192,6 +210,7 @@ def run(
 
     settings = load_settings()
     setup_logging(settings.log_format)
+    _allow_many_connections()
     files = target_files or ((settings.targets_file,) if settings.targets_file else ())
     if not files:
         raise ConfigError("Say what to read: --targets targets.json (or RACKPULSE_TARGETS_FILE)")

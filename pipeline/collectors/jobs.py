@@ -107,7 +107,10 @@ def load_jobs(path: Path) -> Jobs:
         except (ValueError, RecursionError) as exc:
             raise ConfigError(f"Job file {path} is not JSON: {exc}") from exc
         return _of_squeue(raw, path)
-    return _of_csv(text, path)
+    try:
+        return _of_csv(text, path)
+    except (csv.Error, ValueError) as exc:
+        raise ConfigError(f"Job file {path} is no CSV: {exc}") from exc
 
 
 def _of_squeue(raw: Any, path: Path) -> Jobs:
@@ -175,7 +178,7 @@ def _of_csv(text: str, path: Path) -> Jobs:
         work = Work(row["job_id"], row.get("job_role") or row.get("rank") or None)
         if row.get("gpu_uuid"):
             jobs.by_uuid[row["gpu_uuid"]] = work
-        elif row.get("host") and row.get("gpu_index", "").isdigit():
+        elif row.get("host") and row.get("gpu_index", "").isdecimal():
             jobs.by_index[row["host"], int(row["gpu_index"])] = work
         elif row.get("host"):
             jobs._whole_host(row["host"], work)

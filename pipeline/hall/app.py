@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -34,6 +33,7 @@ from pipeline.hall.truth import fault_line
 log = logging.getLogger("rackpulse.hall")
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_YEAR_S = 365 * 86_400
 _LOCAL = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
@@ -42,13 +42,13 @@ class FaultRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=0)
     cause: str | None = None
     entity: str | None = None
-    severity: float | None = Field(default=None, gt=0)
-    ramp_s: float | None = Field(default=None, ge=0)
+    severity: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ramp_s: float | None = Field(default=None, ge=0, le=_YEAR_S)
     delay_s: float = Field(default=0.0, ge=0, le=86_400)
-    minutes: float | None = Field(default=None, gt=0)
+    minutes: float | None = Field(default=None, gt=0, le=_YEAR_S / 60)
 
 
 class HallApp:
@@ -209,7 +209,7 @@ class HallApp:
             return PlainTextResponse("the hall is starting\n", 503)
         try:
             asked = FaultRequest.model_validate(await request.json())
-        except (ValidationError, json.JSONDecodeError, UnicodeDecodeError) as exc:
+        except (ValueError, RecursionError) as exc:  # also what pydantic raises
             return _bad(str(exc))
         try:
             if asked.seed is not None and asked.cause is None:

@@ -36,11 +36,11 @@ def write_run(state_dir: Path, run: dict[str, Any]) -> None:
 def is_running(run: dict[str, Any]) -> bool:
     """Whether the run's supervisor still lives."""
     pid = run.get("pid")
-    if not isinstance(pid, int):
+    if not isinstance(pid, int) or pid <= 0:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

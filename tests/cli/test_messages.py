@@ -176,6 +176,58 @@ def test_a_wrong_address_of_kafka_is_named(
     assert said.startswith("rackpulse: RACKPULSE_BOOTSTRAP_SERVERS: ")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["alerts", "receive", "--port", "0"], ["alerts", "rotate-secret"]],
+    ids=lambda arguments: arguments[1],
+)
+def test_a_secret_that_is_no_text_is_named(
+    arguments: list[str], state: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file = state / "alerts" / "webhook-secret"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xff\n")
+    code, said = _ended(monkeypatch, capsys, *arguments)
+    assert (code, f"rackpulse: The webhook secret {file}" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b'[[destination]]\nname="a"\nkind="slack"\nurl_file="a"']
+)
+def test_destinations_that_are_no_text_are_named(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    file = tmp_path / "destinations"
+    file.write_bytes(content)
+    (tmp_path / "a").write_bytes(b"\xff")
+    code, said = _ended(monkeypatch, capsys, "alerts", "test", "--destinations", str(file))
+    assert (code, said.startswith(f"rackpulse: {tmp_path}")) == (1, True)
+
+
+def test_a_login_that_is_damaged_is_none(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "airflow").mkdir(parents=True)
+    (state / "airflow" / "login.json").write_text('{"url": 5}')
+    code, said = _ended(monkeypatch, capsys, "airflow", "login")
+    assert (code, "Airflow has not run here yet" in said) == (1, True)
+
+
+def test_a_collector_id_is_no_path(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "targets.json").write_text('{"targets": []}')
+    code, said = _ended(
+        monkeypatch, capsys, "collect", "run", "--targets", str(tmp_path / "targets.json"),
+        "--metrics-port", "0", "--collector-id", "../../x",
+    )  # fmt: skip
+    assert (code, "--collector-id" in said) == (2, True)
+    assert not state.exists()
+
+
 def test_the_address_of_a_webhook_is_no_argument_of_a_process() -> None:
     # Every user of a machine sees the arguments of all processes, and a path may be a secret.
     spec = delivery("https://hooks.example.org/hush", 18092)

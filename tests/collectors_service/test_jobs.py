@@ -82,7 +82,7 @@ def test_what_the_exporter_says_counts(tmp_path: Path) -> None:
     assert filled.column("job_role").to_pylist() == ["pp0", None, "pp9", None]
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "a,b\n1,2\n", '{"jobs": 5}'])
+@pytest.mark.parametrize("text", ["", "{", "{}", "a,b\n1,2\n", '{"jobs": 5}', "x" * 200_000])
 def test_what_is_no_job_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="Job file"):
         load_jobs(write(tmp_path, text))

@@ -81,6 +81,8 @@ def test_a_named_fault_begins_and_ends(client: TestClient) -> None:
         {}, {"cause": "supply_drift"}, {"cause": "bad_luck", "entity": "rack-01"},
         {"cause": "supply_drift", "entity": "rack-99"}, {"seed": "x"}, {"oops": 1},
         {"cause": "supply_drift", "entity": "rack-01", "severity": -1},
+        {"cause": "supply_drift", "entity": "rack-01", "ramp_s": 1e308},
+        {"cause": "supply_drift", "entity": "rack-01", "minutes": 1e308}, {"seed": -1},
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_with_the_reason(
@@ -90,6 +92,11 @@ def test_a_wrong_request_is_answered_with_the_reason(
     assert answer.status_code == 400
     assert answer.json()["error"]
     assert client.get("/hall/state").json()["faults"] == []
+
+
+def test_a_body_that_is_too_deep_is_refused(client: TestClient) -> None:
+    answer = client.post("/hall/faults", content="[" * 100_000)
+    assert answer.status_code == 400
 
 
 def test_foreign_hosts_and_origins_are_refused(client: TestClient) -> None:

@@ -51,6 +51,11 @@ def test_one_run_at_a_time_in_a_state_folder(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("pid", [0, -1, 10**30, "1", None])
+def test_a_number_that_is_no_process_does_not_run(pid: object) -> None:
+    assert not is_running({"pid": pid})
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "null"])
 def test_a_broken_run_file_is_no_run(tmp_path: Path, content: str) -> None:
     (tmp_path / "up.json").write_text(content)
