@@ -17,6 +17,8 @@ from pipeline.errors import ConfigError, RackpulseError
 
 MAX_PAGE_BYTES = 64_000_000
 USER_AGENT = "rackpulse"
+# A connection is kept from one read to the next: a new one costs as much as the page.
+KEEP_INTERVALS = 2.5
 
 
 class FetchError(Exception):
@@ -106,7 +108,11 @@ class FetcherFactory:
         http = httpx.AsyncClient(
             verify=self._tls.get(target.ca_file),
             timeout=target.timeout_s,
-            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
+            limits=httpx.Limits(
+                max_connections=8,
+                max_keepalive_connections=4,
+                keepalive_expiry=target.interval_s * KEEP_INTERVALS,
+            ),
             follow_redirects=False,
             trust_env=False,
             headers={"User-Agent": USER_AGENT},
@@ -130,26 +136,39 @@ class HttpFetcher:
         self._http = http
         self._url = url
         self._timeout_s = timeout_s
+        self._kept = self._answered = False
 
     async def fetch(self) -> Fetched:
         """Read the page; the time-out holds for all of it, however slowly it drips."""
         try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._http.stream("GET", self._url) as answer,
-            ):
-                if answer.status_code != 200:
-                    raise FetchError(f"http_{answer.status_code}")
-                pieces: list[bytes] = []
-                size = 0
-                async for piece in answer.aiter_bytes():
-                    size += len(piece)
-                    if size > MAX_PAGE_BYTES:
-                        raise FetchError("too_large", f"over {MAX_PAGE_BYTES} bytes")
-                    pieces.append(piece)
-                return Fetched(b"".join(pieces), answer.headers.get("content-type"))
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    fetched = await self._read()
+                except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                    # The exporter may have closed the connection that was kept just now.
+                    if self._answered or not self._kept:
+                        raise
+                    fetched = await self._read()
         except (httpx.HTTPError, TimeoutError, OSError) as exc:
+            self._kept = False
             raise FetchError(*explain(exc)) from exc
+        self._kept = True
+        return fetched
+
+    async def _read(self) -> Fetched:
+        self._answered = False
+        async with self._http.stream("GET", self._url) as answer:
+            self._answered = True
+            if answer.status_code != 200:
+                raise FetchError(f"http_{answer.status_code}")
+            pieces: list[bytes] = []
+            size = 0
+            async for piece in answer.aiter_bytes():
+                size += len(piece)
+                if size > MAX_PAGE_BYTES:
+                    raise FetchError("too_large", f"over {MAX_PAGE_BYTES} bytes")
+                pieces.append(piece)
+            return Fetched(b"".join(pieces), answer.headers.get("content-type"))
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -84,6 +84,7 @@ class TargetHealth:
     Attributes:
         expected_by_topology: entities that the topology file knows of; None where none.
         state: ``ok``, ``partial``, ``frozen``, ``truncated``, or why it is down.
+        late_s: how long after its time the last read began.
     """
 
     target: Target
@@ -94,6 +95,7 @@ class TargetHealth:
     expected: int | None = None
     reporting: int | None = None
     scrape_s: float | None = None
+    late_s: float = 0.0
     shown_state: str | None = None
     _failures: int = 0
     _announced_down: bool = False

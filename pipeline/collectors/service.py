@@ -268,7 +268,8 @@ class Collector:
         try:
             while True:
                 await asyncio.sleep(due - loop.time())
-                self._metrics.histogram(COLLECTOR_LATENESS).observe(max(0.0, loop.time() - due))
+                health.late_s = max(0.0, loop.time() - due)
+                self._metrics.histogram(COLLECTOR_LATENESS).observe(health.late_s)
                 await self._read_once(target, fetcher, health)
                 self._health.beat()
                 due += target.interval_s
