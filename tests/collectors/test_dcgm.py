@@ -231,6 +231,23 @@ def test_samples_with_times_of_their_own() -> None:
     assert reading.rejected == {("time_out_of_range", "sampled_at"): 2}
 
 
+def test_one_time_twice_and_a_sample_older_than_the_last() -> None:
+    first, earlier = 1_767_225_610_000, 1_767_225_600_000
+    page = (
+        line("DCGM_FI_DEV_GPU_TEMP", f"41 {first}")
+        + line("DCGM_FI_DEV_GPU_TEMP", f"42 {first}")
+        + line("DCGM_FI_DEV_GPU_TEMP", f"43 {earlier}")
+    )
+    reading = read("dcgm", page)
+    found = {gpu["sampled_at"]: gpu["gpu_temp_c"] for gpu in rows(reading, "gpu")}
+    # The first of two values of one time stays; what is late stands at its own time.
+    assert found == {
+        datetime.fromtimestamp(first / 1000, UTC): 41,
+        datetime.fromtimestamp(earlier / 1000, UTC): 43,
+    }
+    assert reading.rejected == {("contradiction", "gpu_temp_c"): 1}
+
+
 def test_link_labels_that_are_none() -> None:
     page = f'DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES{{nvlink="x",gpu="0",gpu_uuid="{A}"}} 1\n'
     page += 'DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES{nvlink="1"} 1\n'

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.collectors import Reading
+from pipeline.collectors.changes import Changes
 from pipeline.collectors.fabric import normal_guid
 from pipeline.collectors.readers import ib_sysfs
 from tests.collectors.helpers import AT, only, read, rows, said
@@ -83,6 +84,29 @@ def test_exporter_labels_that_are_none() -> None:
     reading = read("ib_exporter", page)
     assert not reading.tables
     assert set(reading.rejected) == {("bad_label", "guid"), ("bad_label", "port")}
+
+
+def test_a_node_that_did_not_answer_is_neither_gone_nor_without_errors() -> None:
+    """Its counters are missing: not 0, no link that went down, and no other node is touched."""
+    names = 'infiniband_hca_info{guid="0x2",hca="h1 HCA-1",lid="7"} 1\n'
+    names += 'infiniband_hca_uplink_info{guid="0x2",port="1",uplink="s1",uplink_guid="0x1"} 1\n'
+    other = exporter_port("switch", "0x1", 1, link_downed_total=0, symbol_error_total=3)
+    counters = exporter_port("hca", "0x2", 1, link_downed_total=2, symbol_error_total=5)
+    changes = Changes()
+    answered = read("ib_exporter", other + names + counters)
+    assert changes.look("t", "ib_port", answered.tables["ib_port"]) == []
+    silent = read("ib_exporter", other + names)
+    assert changes.look("t", "ib_port", silent.tables["ib_port"]) == []
+    found = {port["guid"]: port for port in rows(silent, "ib_port")}
+    node = found["0x0000000000000002"]
+    assert (node["link_downs"], node["symbol_errors"]) == (None, None)
+    assert (node["node_name"], node["peer_name"]) == ("h1 HCA-1", "s1")
+    assert found["0x0000000000000001"]["symbol_errors"] == 3
+    # It comes back with what it had: nothing happened. It comes back with more: that is told.
+    assert changes.look("t", "ib_port", answered.tables["ib_port"]) == []
+    worse = read("ib_exporter", other + names + counters.replace("} 2", "} 3"))
+    (event,) = changes.look("t", "ib_port", worse.tables["ib_port"])
+    assert (event["kind"], event["previous"], event["current"]) == ("link_down", "2", "3")
 
 
 # -- RoCE
