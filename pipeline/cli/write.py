@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.errors import ConfigError
 from pipeline.service import setup_logging, stop_on_signals
 from pipeline.settings import load_settings
 from pipeline.streams import load_contracts
@@ -73,6 +74,8 @@ def verify(streams: str, wait_s: float, as_json: bool) -> None:
     settings = load_settings()
     contracts = load_contracts()
     names = [name.strip() for name in streams.split(",") if name.strip()] or list(contracts)
+    if unknown := [name for name in names if name not in contracts]:
+        raise ConfigError(f"No stream {', '.join(unknown)}: there are {', '.join(contracts)}")
     with connect(settings) as client:
         report = Verifier(settings, client, SystemClock()).run(names, wait_s)
     if as_json:

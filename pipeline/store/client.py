@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from urllib.parse import urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from urllib3.exceptions import HTTPError
 
 from pipeline.errors import ConfigError, RackpulseError
 from pipeline.settings import Settings
 from pipeline.store.local import Role, read_endpoint, read_users, store_folder
 from pipeline.streams.ddl import DATABASE
+
+# Its warnings reach the log of a service; a command says what is wrong itself.
+logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())
 
 _UNKNOWN_DATABASE = 81
 _AUTHENTICATION_FAILED = (192, 193, 516)
@@ -116,4 +120,7 @@ def _local_options(settings: Settings, role: Role, options: dict[str, Any]) -> s
 
 
 def _short(exc: BaseException) -> str:
+    # The first cause: what is wrapped around it names an id of its own for every question.
+    while isinstance(exc, (OSError, HTTPError, OperationalError)) and exc.__cause__ is not None:
+        exc = exc.__cause__
     return str(exc).splitlines()[0][:300] if str(exc) else type(exc).__name__

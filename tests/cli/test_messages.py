@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli import main
+from pipeline.errors import RackpulseError
+from pipeline.settings import load_settings
+from pipeline.store import connect
 from pipeline.up.services import delivery
 
 
@@ -164,6 +167,25 @@ def test_a_wrong_address_of_the_store_is_named(
     assert said.startswith("rackpulse: ")
     assert message in said
     assert "hush" not in said
+
+
+def test_a_store_that_is_away_is_told_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who waits for it writes a line to the log when the text changes.
+    monkeypatch.setenv("RACKPULSE_STORE_DSN", "clickhouse://u:hush@127.0.0.1:1/telemetry")
+    said = []
+    for _ in range(2):
+        with pytest.raises(RackpulseError) as failed:
+            connect(load_settings())
+        said.append(str(failed.value))
+    assert said[0] == said[1]
+    assert "refused" in said[0]
+
+
+def test_an_unknown_stream_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = _ended(monkeypatch, capsys, "verify", "--streams", "gpu,gpus")
+    assert (code, said.startswith("rackpulse: No stream gpus: there are gpu, ")) == (1, True)
 
 
 @pytest.mark.parametrize("servers", ["host:", "host:abc", "host:70000", ",", "a:1,b:x"])
