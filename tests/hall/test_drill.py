@@ -11,7 +11,9 @@ import pytest
 from pipeline.bus.codec import Header, decode, write_header
 from pipeline.clock import ManualClock
 from pipeline.errors import RackpulseError
-from pipeline.hall.drill import Drill, DrillReport
+from pipeline.hall.births import draw_births
+from pipeline.hall.drill import RACKS, SEED, Drill, DrillReport
+from pipeline.hall.fleet import build_fleet
 from pipeline.streams import Contracts
 
 _NOW = datetime(2026, 3, 2, 8, 0, 30, tzinfo=UTC)
@@ -75,6 +77,9 @@ class _Pipeline:
             return [{**step, "transition": "resolved"}]
         return []
 
+    def tidy(self, cluster: str, at: datetime) -> None:
+        self.tidied = (cluster, at)
+
     def delivered(self, transition_ids: Iterable[str]) -> bool:
         assert list(transition_ids)
         return not self._spoiled.get("mute")
@@ -112,6 +117,8 @@ def test_a_drill_follows_the_fault_to_the_webhook(contracts: Contracts) -> None:
     assert 0 < report.minutes_to_detect < 4
     assert pipeline.windows[-1] == datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
     assert report.as_json()["passed"] is True
+    # Nobody scores the shadow hall later: what is open there is closed.
+    assert pipeline.tidied == (report.cluster, pipeline.windows[-1])
 
 
 def test_the_shadow_hall_is_a_cluster_of_its_own(contracts: Contracts) -> None:
@@ -158,6 +165,14 @@ def test_a_drill_fails_where_the_pipeline_does(
     if "cause" in spoiled:
         assert report.found
         assert not report.cause_right
+
+
+def test_no_gpu_of_the_shadow_hall_was_born_slow() -> None:
+    # Live models know no offset of its GPUs: one that is 5 % slow, of which detectors tell, would
+    # be a false page in every drill.
+    births = draw_births(build_fleet(RACKS, SEED))
+    assert births.slow.size == 0
+    assert births.boost.min() > 0.96
 
 
 def test_an_unknown_fault_is_refused_before_anything_is_sent(contracts: Contracts) -> None:
