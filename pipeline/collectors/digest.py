@@ -67,10 +67,13 @@ class Digester:
         self.jobs = Jobs()
         self._changes = Changes()
         self._gpu_at: dict[tuple[str, str], str] = {}
+        # Where a target's last page said that its GPUs are.
+        self._addresses: dict[str, pa.Table] = {}
 
     def forget(self, target_name: str) -> None:
         """Drop what is kept about a target."""
         self._changes.forget(target_name)
+        self._addresses.pop(target_name, None)
         self.log_lines.forget(target_name)
 
     def digest(
@@ -123,7 +126,7 @@ class Digester:
         """Keep a page's rows of one stream, and see what changed in them."""
         try:
             if stream == "gpu":
-                self._learn_addresses(table)
+                self._learn_addresses(target.name, table)
             events = self._changes.look(target.name, stream, table, self._rack_of)
         except (KeyError, ValueError, TypeError, pa.ArrowException) as exc:
             # Seen before the rows are checked against the contract, which costs them below.
@@ -197,15 +200,19 @@ class Digester:
         """The GPU at a PCI address, as its exporter told it."""
         return self._gpu_at.get((page.host or page.target, event.pci or ""))
 
-    def _learn_addresses(self, table: pa.Table) -> None:
+    def _learn_addresses(self, target: str, table: pa.Table) -> None:
         if "pci_bus_id" not in table.column_names or "host" not in table.column_names:
             return
-        columns = [table.column(name).to_pylist() for name in ("host", "pci_bus_id", "gpu_uuid")]
-        for host, address, uuid in zip(*columns, strict=True):
+        said = table.select(["host", "pci_bus_id", "gpu_uuid"])
+        if target in self._addresses and said.equals(self._addresses[target]):
+            return
+        self._addresses[target] = said
+        for host, address, uuid in zip(*(c.to_pylist() for c in said.columns), strict=True):
             pci = kmsg.pci_address(address)
             if host and pci:
                 if len(self._gpu_at) > MAX_ADDRESSES:
                     self._gpu_at.clear()
+                    self._addresses.clear()
                 self._gpu_at[host, pci] = uuid
 
     def _add(self, digest: Digest, stream: str, table: pa.Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Protocol, cast
 
@@ -48,6 +49,7 @@ class Reader(Protocol):
         ...
 
 
+@functools.cache
 def reader(kind: str) -> Reader:
     """The reader of a kind.
 

@@ -143,6 +143,17 @@ def test_entities_are_told_apart_whatever_their_order() -> None:
     assert feed("gpu", {"gpu_uuid": "GPU-2", "xid_last": 13}) == []
 
 
+def test_pages_that_say_the_same_change_nothing_between_two_that_differ() -> None:
+    feed = Feed()
+    up, down = {"link_state": "up", "link_downs": 1}, {"link_state": "down", "link_downs": None}
+    for row in (up, up, down):
+        events = feed("nvlink", row)
+    assert kinds(events) == ["link_down"]
+    assert [feed("nvlink", down) for _ in range(3)] == [[]] * 3
+    # What was missing meanwhile goes on from what it was.
+    assert kinds(feed("nvlink", {"link_state": "up", "link_downs": 2})) == ["link_up", "link_down"]
+
+
 def test_targets_do_not_mix_and_are_forgotten() -> None:
     feed = Feed()
     feed("gpu", {"xid_last": 0}, target="a")
