@@ -7,6 +7,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Tests wait for servers more than they compute: more workers than half the cores pay.
+WORKERS ?= 3
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
 .PHONY: help up test test-all test-faults lint bench docs lock clean
 
 help:
@@ -26,7 +30,7 @@ up: $(STAMP)
 	@exec $(BIN)/rackpulse up $(UP)
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow'
 
 test-all: $(STAMP) lint
 	$(BIN)/python -m pytest

@@ -28,6 +28,33 @@ def need_program(*names: str) -> None:
         skip_or_fail(f"needs {' or '.join(names)} on PATH")
 
 
+# What runs long starts first. A worker that got the first of these gets one more file at once,
+# which waits until the first is done: the fourth is a short one.
+_FIRST = (
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/detection/test_end_to_end.py",
+    "tests/up/",
+    "tests/writer/test_protocol_model.py",
+    "tests/store/",
+)
+# Tests of this folder share brokers and a store: one worker runs them.
+_TOGETHER = "tests/faults/"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests, and tell which must be run by one worker."""
+
+    def rank(item: pytest.Item) -> int:
+        return next((at for at, path in enumerate(_FIRST) if item.nodeid.startswith(path)), 99)
+
+    items.sort(key=rank)
+    for item in items:
+        file = item.nodeid.split("::")[0]
+        group = _TOGETHER if item.nodeid.startswith(_TOGETHER) else file
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("kafka") or item.get_closest_marker("jdbc"):
         need_program("java")
