@@ -84,6 +84,8 @@ HBM_CAUTION_C: Final = 105.0  # [V]
 THROTTLE_RATE: Final = 0.0022  # share of clock per K and second [A]
 THROTTLE_FLOOR: Final = 0.35  # [A]
 
+PROFILING_LATE_S: Final = 30.0  # without profiling fields after an exporter has started [A]
+
 # --- rest of the rack -----------------------------------------------------------------------
 CPU_IDLE_W: Final = 62.0  # [A]
 CPU_SPAN_W: Final = 190.0  # Grace reaches about 300 W with its memory [V/A]

@@ -134,6 +134,7 @@ BENIGN_KINDS = {
     "hot_day": "all loops of the row get warmer together: level = kelvin",
     "maintenance": "a rack is drained and powered down: entity = rack",
     "driver_upgrade": "a host reboots with another driver; its counters start again: entity = host",
+    "exporter_restart": "a host's exporter is away, comes back without profiling: entity = host",
     "missing_scrapes": "pages of a host are lost: entity = host, level = share of samples",
     "duplicate_scrapes": "pages of a host are read twice: entity = host",
     "frozen_page": "an exporter serves its last page again and again: entity = host",

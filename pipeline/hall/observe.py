@@ -20,6 +20,13 @@ _METER = 107
 IDLE, APP_CLOCKS, SW_POWER, HW_SLOWDOWN = 0x1, 0x2, 0x4, 0x8
 SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x20, 0x40, 0x80
 
+# What DCGM's profiling module measures: it starts later than the exporter.
+_PROFILED = (
+    "gr_engine_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio",
+    "dram_active_ratio", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+)  # fmt: skip
+
 Columns = dict[str, Floats]
 
 
@@ -393,12 +400,17 @@ class Observer:
                 continue
             level, host = event.level(o.at), event.index
             gpus = slice(host * c.GPUS_PER_TRAY, (host + 1) * c.GPUS_PER_TRAY)
+            if event.cause == "exporter_restart" and 0.0 <= o.at - event.end < c.PROFILING_LATE_S:
+                for name in _PROFILED:
+                    o.gpu[name] = o.gpu[name].copy()
+                    o.gpu[name][gpus] = np.nan
             if level <= 0.0:
                 self._frozen.pop(host, None)
                 continue
-            if (
-                event.cause == "missing_scrapes" and rng.random() < level
-            ) or event.cause == "driver_upgrade":
+            if (event.cause == "missing_scrapes" and rng.random() < level) or event.cause in (
+                "driver_upgrade",
+                "exporter_restart",
+            ):
                 o.host_seen[host] = False
             elif event.cause == "blank_readings":
                 for name in ("tensor_active_ratio", "memory_temp_c", "power_w"):

@@ -190,7 +190,7 @@ def test_harmless_events_are_harmless(kind: str) -> None:
         by_leaf = seen.lost(12)[2 * n : 2 * n + links].reshape(_FLEET.leaves, -1)
         assert (by_leaf.max(axis=1) < 3 * np.median(by_leaf, axis=1) + 0.02).all()
         assert seen.used(12)[:n].max() > 0.7
-    elif kind in ("driver_upgrade", "missing_scrapes"):
+    elif kind in ("driver_upgrade", "missing_scrapes", "exporter_restart"):
         assert hosts.tolist() == [3]
     elif kind == "maintenance":
         assert hosts.tolist() == list(range(18, 36))
@@ -205,6 +205,22 @@ def test_harmless_events_are_harmless(kind: str) -> None:
         supply = seen.mean("connector", "supply_temp_c") - seen.seen[5].connector["supply_temp_c"]
         assert np.ptp(supply) < 0.6  # all together
         assert supply.mean() > level - 1
+
+
+def test_an_exporter_that_restarts_resets_no_counter_and_lacks_profiling_at_first() -> None:
+    event = make_benign(_FLEET, "exporter_restart", "rack-01-tray-04", _BEGIN, _BEGIN + 120)
+    seen = watch(_FLEET, [event], 8)
+    before, away, back, later = (
+        next(o for o in seen.seen if o.at == _BEGIN + at) for at in (0, 60, 120, 150)
+    )
+    assert np.flatnonzero(~away.host_seen).tolist() == [3]
+    assert back.host_seen.all()
+    mine = slice(12, 16)
+    assert np.isnan(back.gpu["tensor_active_ratio"][mine]).all()
+    assert np.isfinite(np.delete(back.gpu["tensor_active_ratio"], range(12, 16))).all()
+    assert np.isfinite(back.gpu["power_w"]).all()
+    assert np.isfinite(later.gpu["tensor_active_ratio"]).all()
+    assert (back.gpu["energy_mj"] > before.gpu["energy_mj"])[mine].all()
 
 
 def test_the_driver_says_what_happened_once() -> None:

@@ -126,6 +126,7 @@ def test_rows_of_the_pages_are_the_rows_of_the_record(
             make_benign(fleet, "blank_readings", "rack-01-tray-09", START, START + 900, level=0.5)
         )
         faults.append(make_benign(fleet, "driver_upgrade", "rack-02-tray-09", START, START + 900))
+        faults.append(make_benign(fleet, "exporter_restart", "rack-02-tray-10", START, START + 290))
     hall = Hall(fleet, START, faults)
     observer, rows = Observer(hall, ufm=fabric == "ufm"), RowMaker(fleet, contracts, fabric)
     after = observer.observe()
