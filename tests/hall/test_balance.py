@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.hall.births import draw_births
 from pipeline.hall.draw import Drawer
 from pipeline.hall.engine import Hall
-from pipeline.hall.faults import CAUSES, Fault
+from pipeline.hall.faults import CAUSES, Fault, make_benign
 from pipeline.hall.fleet import build_fleet
 from pipeline.hall.observe import Observer
 from tests.hall.helpers import START, counters_of
@@ -91,6 +91,37 @@ def test_counters_rise_and_no_link_carries_more_than_its_rate(
         assert after.gpu["power_w"].max() < 1400 * 1.03  # the limit, and the meter's noise
         assert (after.gpu["gpu_temp_c"] < 100).all()
         before = after
+
+
+@_SLOW
+@given(racks=st.integers(1, 4), seed=st.integers(0, 10_000), upgrades=st.integers(0, 3))
+def test_counters_fall_only_where_a_reset_is_labelled(racks: int, seed: int, upgrades: int) -> None:
+    fleet = build_fleet(racks, seed)
+    drawer = Drawer(fleet, draw_births(fleet), START, seed)
+    events = _random_faults(racks, seed, 2 if racks > 1 else 0)
+    events += drawer.benign(10, START, START + 1200)  # one of each kind
+    for number in range(upgrades):
+        host = fleet.hosts[(seed + 5 * number) % fleet.trays]
+        events.append(make_benign(fleet, "driver_upgrade", host, START + 60, START + 300.0))
+    hall = Hall(fleet, START, events)
+    observer = Observer(hall)
+    labelled = {event.index for event in events if event.cause == "driver_upgrade"}
+    fallen: set[int] = set()
+    before = observer.observe()
+    for _ in range(120):
+        hall.advance(10.0)
+        after = observer.observe()
+        for part, columns in counters_of(after).items():
+            for name, values in columns.items():
+                if name.endswith(("_ns", "_bytes", "_packets", "_ticks", "_mj", "_j", "_hours")):
+                    low = np.flatnonzero(values < getattr(before, part)[name])
+                    assert part == "gpu" or not low.size, f"{part}.{name} fell"
+                    fallen |= {int(gpu) // 4 for gpu in low}
+        before = after
+    assert fallen <= labelled
+    ended = {event.index for event in events
+             if event.cause == "driver_upgrade" and event.end <= hall.at}  # fmt: skip
+    assert fallen == ended
 
 
 @_SLOW
