@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -81,6 +81,12 @@ def _dsn_options(settings: Settings, options: dict[str, Any]) -> str:
         raise ConfigError(
             "RACKPULSE_STORE_DSN is no address such as clickhouse://user@host:8123/telemetry"
         )
+    # The client would speak plain HTTP with  https://  and fail at  ?secure=true.
+    parts = urlsplit(options["dsn"])
+    query = dict(parse_qsl(parts.query))
+    if query.pop("secure", "") in ("true", "1") or parts.scheme in ("https", "clickhouses"):
+        options["secure"] = True
+    options["dsn"] = parts._replace(query=urlencode(query)).geturl()
     if settings.store_password_file is not None:
         try:
             options["password"] = settings.store_password_file.read_text(encoding="utf-8").strip()

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,32 @@ def test_a_store_that_is_away_is_told_the_same_each_time(monkeypatch: pytest.Mon
         said.append(str(failed.value))
     assert said[0] == said[1]
     assert "refused" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "query"), [("https", ""), ("clickhouses", ""), ("clickhouse", "?secure=true")]
+)
+def test_an_address_that_asks_for_tls_gets_it(
+    scheme: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A password must not travel in clear where the person wrote https.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        address = f"{scheme}://u:hush@127.0.0.1:{port}/telemetry{query}"
+        monkeypatch.setenv("RACKPULSE_STORE_DSN", address)
+        first: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                first.append(connection.recv(1))
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(RackpulseError):
+            connect(load_settings(), connect_timeout=2, query_retries=0)
+        thread.join(10)
+    assert first[0] == b"\x16"  # a TLS handshake
 
 
 def test_an_unknown_stream_is_named(
