@@ -36,7 +36,7 @@ test-all: $(STAMP) lint
 	$(BIN)/python -m pytest
 
 test-faults: $(STAMP)
-	$(BIN)/python -m pytest -m faults -p no:cacheprovider
+	RACKPULSE_FAULTS=full $(BIN)/python -m pytest -m faults -p no:cacheprovider --timeout 1200
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

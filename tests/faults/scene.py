@@ -9,7 +9,8 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,15 @@ class Scene:
     def settings(self) -> Settings:
         """Settings that name this store and this Kafka."""
         return settings_of(self.store.settings, self.kafka.bootstrap)
+
+    @contextmanager
+    def using(self, store: RunningStore) -> Iterator[None]:
+        """Work on another store, whose tables are made and empty, while the block runs."""
+        usual, self.store = self.store, store
+        try:
+            yield
+        finally:
+            self.store = usual
 
     def begin(self, name: str) -> None:
         """Empty topics and tables for a test."""

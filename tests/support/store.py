@@ -25,6 +25,9 @@ class RunningStore:
     Args:
         folder: the state folder lies under it.
         port: 0 takes a free one at each start.
+
+    Attributes:
+        wrapper: command before the store's own, for the next start; it must keep the process id.
     """
 
     def __init__(self, folder: Path, port: int = 0, env: Mapping[str, str] | None = None) -> None:
@@ -32,6 +35,7 @@ class RunningStore:
         self.log = folder / "store.log"
         self._port = port
         self._env = dict(env or {})
+        self.wrapper: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> RunningStore:
@@ -41,12 +45,13 @@ class RunningStore:
         env = {**os.environ, "RACKPULSE_STATE_DIR": str(self.settings.state_dir), **self._env}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", "store", "serve", "--port", str(self._port)],
+                [*self.wrapper, sys.executable, "-m", "pipeline", "store", "serve",
+                 "--port", str(self._port)],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=env,
-            )
+            )  # fmt: skip
         wait_until(self._is_up, timeout_s=60, what="the store to start")
         return self
 
@@ -56,6 +61,11 @@ class RunningStore:
             raise AssertionError(f"the store ended: {self.log.read_text()[-2000:]}")
         endpoint = read_endpoint(self.settings.state_dir)
         return endpoint is not None and endpoint.pid == self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was started and has died by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     @property
     def pid(self) -> int:
