@@ -45,6 +45,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
+	$(BIN)/python -m bench.collectors
 	$(BIN)/python -m bench.hall
 	$(BIN)/python -m bench
 
@@ -56,4 +57,5 @@ lock:
 	uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock" --output-file requirements.lock --quiet
 
 clean:
+	@test ! -e .rackpulse/up.lock || flock -n .rackpulse/up.lock true || { echo "rackpulse up is running on .rackpulse: stop it first (Ctrl-C there)"; exit 1; }
 	rm -rf .rackpulse

@@ -257,8 +257,9 @@ def render() -> str:
         "Made from the catalogue in `pipeline/metrics.py` by `rackpulse docs metrics`; do not"
         " edit.",
         "",
-        "Each service serves `/metrics`, `/livez` and `/readyz` on 127.0.0.1; `--metrics-port`"
-        " names the port.",
+        "`rackpulse collect run`, `write` and `alerts deliver` serve `/metrics`, `/livez` and"
+        " `/readyz` on 127.0.0.1; `--metrics-port` names the port (`write` serves them only with"
+        " it), `RACKPULSE_METRICS_HOST` another address, for a scraper that comes from outside.",
         "",
         "| metric | kind | labels | meaning |",
         "|---|---|---|---|",

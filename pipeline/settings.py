@@ -44,6 +44,7 @@ class Settings(BaseSettings):
     targets_file: Path | None = None
     webhook_url: str | None = None
     webhook_secret_file: Path | None = None
+    metrics_host: str = "127.0.0.1"
     log_format: str = Field(default="text", pattern="^(text|json)$")
 
 

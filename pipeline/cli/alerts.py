@@ -96,7 +96,7 @@ def deliver(url: str | None, file: Path | None, airflow_url: str | None, metrics
         clock,
         registry,
     )
-    with health_page(health, registry, metrics_port) as port:
+    with health_page(health, registry, metrics_port, settings.metrics_host) as port:
         for destination in destinations:
             click.echo(f"alerts go to {destination.name} ({destination.shown()})")
         click.echo(f"health: http://127.0.0.1:{port}/readyz")

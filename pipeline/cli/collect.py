@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.amounts import Amount
 from pipeline.collectors.registry import KINDS, OF_HOST
 
 
@@ -188,7 +189,7 @@ def _collector_id(_ctx: click.Context, _param: click.Parameter, value: str) -> s
 @click.option("--collector-id", default=default_collector_id, callback=_collector_id,
               help="Name of this collector.")  # fmt: skip
 @click.option("--sink", type=click.Choice(["kafka", "stdout"]), default="kafka", show_default=True)
-@click.option("--window", "window_s", type=float, default=1.0, show_default=True,
+@click.option("--window", "window_s", type=Amount(0.01, 3_600), default=1.0, show_default=True,
               help="Pages read within so many seconds share messages.")  # fmt: skip
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=18090, show_default=True,
               help="Of /livez, /readyz and /metrics; 0 takes a free one.")  # fmt: skip
@@ -244,7 +245,9 @@ def run(
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(health_page(health, metrics.registry, metrics_port))
+            stack.enter_context(
+                health_page(health, metrics.registry, metrics_port, settings.metrics_host)
+            )
         except RackpulseError:
             where.close(0.0)
             raise

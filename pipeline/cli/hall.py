@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pipeline.cli.amounts import Amount
 from pipeline.streams import load_contracts
 
 
@@ -42,6 +43,7 @@ def record(scenario: Path, out: Path) -> None:
               help="0 takes a free one.")  # fmt: skip
 @click.option(
     "--history-hours",
+    type=Amount(0, 168),
     default=0.0,
     show_default=True,
     help="Hours of history that a first start writes straight to Kafka.",

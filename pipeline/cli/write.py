@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.cli.amounts import Amount
 from pipeline.errors import ConfigError
 from pipeline.service import setup_logging, stop_on_signals
 from pipeline.settings import load_settings
@@ -19,15 +20,27 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--streams", default="", help="Comma separated; all by default.")
 @click.option(
-    "--instance", default=1, show_default=True, help="Number of this writer in the group."
+    "--instance",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Number of this writer in the group.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65535),
               help="Of /livez, /readyz and /metrics; 0 takes a free one.")  # fmt: skip
 @click.option("--group", help="Consumer group.")
-@click.option("--linger", "linger_s", type=float, help="Seconds that a message waits for more.")
-@click.option("--max-rows", type=int, help="Rows of a block, at most.")
-@click.option("--buffer-mb", type=int, help="Message megabytes held until they are stored.")
-@click.option("--session-timeout", type=float, help="Seconds until the group calls this one dead.")
+@click.option(
+    "--linger", "linger_s", type=Amount(0, 600), help="Seconds that a message waits for more."
+)
+@click.option("--max-rows", type=click.IntRange(1, 10_000_000), help="Rows of a block, at most.")
+@click.option(
+    "--buffer-mb",
+    type=click.IntRange(1, 1_000_000),
+    help="Message megabytes held until they are stored.",
+)
+@click.option(
+    "--session-timeout", type=Amount(1, 1_800), help="Seconds until the group calls this one dead."
+)
 def write(
     streams: str, instance: int, metrics_port: int | None, group: str | None,
     linger_s: float | None, max_rows: int | None, buffer_mb: int | None,
@@ -57,7 +70,13 @@ def write(
 
 @click.command()
 @click.option("--streams", default="", help="Comma separated; all by default.")
-@click.option("--wait", "wait_s", default=0.0, help="Seconds to wait for the writer to catch up.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=Amount(0),
+    default=0.0,
+    help="Seconds to wait for the writer to catch up.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(streams: str, wait_s: float, as_json: bool) -> None:
     """Read the topics again and compare them with what is stored.

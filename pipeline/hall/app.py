@@ -45,7 +45,7 @@ class FaultRequest(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     cause: str | None = None
     entity: str | None = None
-    severity: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    severity: float | None = Field(default=None, gt=0, le=100, allow_inf_nan=False)
     ramp_s: float | None = Field(default=None, ge=0, le=_YEAR_S)
     delay_s: float = Field(default=0.0, ge=0, le=86_400)
     minutes: float | None = Field(default=None, gt=0, le=_YEAR_S / 60)

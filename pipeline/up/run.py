@@ -29,7 +29,7 @@ from pipeline.up.faults import FaultPlan, FaultStarter
 from pipeline.up.observe import Observer, StreamStatus, as_json
 from pipeline.up.ports import choose_ports
 from pipeline.up.process import MARK, ServiceSpec, end_leftovers
-from pipeline.up.runfile import is_running, only_one, read_run, write_run
+from pipeline.up.runfile import is_running, only_one, ports_of, read_run, write_run
 from pipeline.up.services import Plan
 from pipeline.up.supervisor import StoppedEarlyError, Supervisor, nothing_left, supervised
 
@@ -87,6 +87,7 @@ class Run:
         self._urls: dict[str, str] = {}
         self._run_id = secrets.token_hex(8)
         self._stop = _Stop()
+        self._write_error = ""
 
     def _say(self, text: str) -> None:
         # Alerts come with their colours.
@@ -125,10 +126,8 @@ class Run:
             ended = end_leftovers(str(before["run_id"]), self._clock)
             if ended:
                 self._say(f"ended {len(ended)} processes that an earlier run left behind")
-        remembered = {
-            name: int(port) for name, port in before.get("ports", {}).items()
-        }  # the same addresses as last time, where they are free
-        ports, notes = choose_ports(self._asked_ports, remembered)
+        # The same addresses as last time, where they are free.
+        ports, notes = choose_ports(self._asked_ports, ports_of(before))
         for note in notes:
             self._say(note)
         self._ports = ports
@@ -254,28 +253,34 @@ class Run:
     def _write_run(
         self, supervisor: Supervisor, streams: list[Any], incidents: list[Any], state: str
     ) -> None:
-        write_run(
-            self._state_dir,
-            {
-                "run_id": self._run_id,
-                "pid": os.getpid(),
-                "state": state,
-                "at": self._clock.now().isoformat(),
-                "ports": self._ports,
-                "urls": self._urls,
-                "services": [
-                    {
-                        "name": service.spec.name,
-                        "state": service.state,
-                        "pid": service.pid,
-                        "restarts": service.restarts,
-                    }
-                    for service in supervisor.services
-                ],
-                "streams": streams,
-                "incidents": incidents,
-            },
-        )
+        run = {
+            "run_id": self._run_id,
+            "pid": os.getpid(),
+            "state": state,
+            "at": self._clock.now().isoformat(),
+            "ports": self._ports,
+            "urls": self._urls,
+            "services": [
+                {
+                    "name": service.spec.name,
+                    "state": service.state,
+                    "pid": service.pid,
+                    "restarts": service.restarts,
+                }
+                for service in supervisor.services
+            ],
+            "streams": streams,
+            "incidents": incidents,
+        }
+        try:
+            write_run(self._state_dir, run)
+        except OSError as exc:
+            # A full disk must not end what still runs.
+            if str(exc) != self._write_error:
+                self._say(f"cannot write {self._state_dir / 'up.json'}: {exc.strerror}")
+            self._write_error = str(exc)
+        else:
+            self._write_error = ""
 
 
 def _broker_line(state_dir: Path, own: bool, settings: Settings) -> str:

@@ -26,6 +26,18 @@ def read_run(state_dir: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def ports_of(run: dict[str, Any]) -> dict[str, int]:
+    """The ports of a run; what is no port number is left out."""
+    ports = run.get("ports")
+    if not isinstance(ports, dict):
+        return {}
+    return {
+        name: port
+        for name, port in ports.items()
+        if isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536
+    }
+
+
 def write_run(state_dir: Path, run: dict[str, Any]) -> None:
     """Replace the file as a whole, so that a reader never sees half of it."""
     draft = _path(state_dir).with_suffix(".tmp")

@@ -57,8 +57,9 @@ def serve(
     if metrics_port is None:
         _run(shared, health, stop)
         return
-    with health_page(health, metrics.registry, metrics_port) as port:
-        log.info("metrics on http://127.0.0.1:%d/metrics", port)
+    host = settings.metrics_host
+    with health_page(health, metrics.registry, metrics_port, host) as port:
+        log.info("metrics on http://%s:%d/metrics", host, port)
         _run(shared, health, stop)
 
 

@@ -282,3 +282,38 @@ def test_the_address_of_a_webhook_is_no_argument_of_a_process() -> None:
     spec = delivery("https://hooks.example.org/hush", 18092)
     assert "hush" not in json.dumps(list(spec.argv))
     assert spec.env["RACKPULSE_WEBHOOK_URL"] == "https://hooks.example.org/hush"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["write", "--max-rows", "-5"],
+        ["write", "--linger", "-5"],
+        ["write", "--linger", "nan"],
+        ["write", "--buffer-mb", "0"],
+        ["verify", "--wait", "-1"],
+        ["hall", "serve", "--history-hours", "-1"],
+        ["hall", "serve", "--history-hours", "nan"],
+        ["collect", "run", "--targets", "t.json", "--window", "nan"],
+        ["collect", "run", "--targets", "t.json", "--window", "0"],
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = _ended(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert f"Invalid value for '{arguments[-2]}'" in said
+
+
+def test_health_pages_listen_where_the_setting_says(
+    free_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """127.0.0.2 is this machine too: nothing leaves it."""
+    monkeypatch.setenv("RACKPULSE_METRICS_HOST", "127.0.0.2")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", free_port))
+        taken.listen()
+        code, said = _ended(monkeypatch, capsys, "write", "--metrics-port", str(free_port))
+    assert code == 1
+    assert f"Port {free_port} cannot be used" in said

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import RackpulseError
 from pipeline.up.ports import DEFAULT_PORTS, choose_ports
-from pipeline.up.runfile import is_running, only_one, read_run, write_run
+from pipeline.up.runfile import is_running, only_one, ports_of, read_run, write_run
 
 
 def test_a_taken_port_that_was_asked_for_is_an_error_that_says_what_to_do() -> None:
@@ -61,3 +61,11 @@ def test_a_broken_run_file_is_no_run(tmp_path: Path, content: str) -> None:
     (tmp_path / "up.json").write_text(content)
     assert read_run(tmp_path) == {}
     assert not is_running(read_run(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "ports", [[1], "no", None, {"kafka": "a"}, {"kafka": True}, {"kafka": 70000}]
+)
+def test_ports_that_are_none_are_left_out(ports: object) -> None:
+    assert ports_of({"ports": ports}) == {}
+    assert ports_of({"ports": {"hall": 18080}}) == {"hall": 18080}
