@@ -46,6 +46,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.collectors
+	$(BIN)/python -m bench.collectors
 	$(BIN)/python -m bench.hall
 	$(BIN)/python -m bench
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
+from bench import machine
 from pipeline.collectors import Page
 from pipeline.collectors.prometheus_text import parse
 from pipeline.collectors.readers import dcgm
@@ -143,7 +144,19 @@ def run(trays: int = TRAYS) -> list[dict[str, object]]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print a Markdown table."""
+    print(f"# Reading exporter pages, load of the machine {machine.load():.1f}\n")
+    print("| what | sample lines | CPU s of one core | lines per second | at least |")
+    print("|---|---:|---:|---:|---:|")
     for result in run():
-        print(f"{result['lines_per_s']:>10,} lines/s  {result['cpu_s']:>7} s CPU for "
-              f"{result['lines']:>7,} lines  {result['name']}")  # fmt: skip
+        least = result.get("target_lines_per_s")
+        print(
+            f"| {result['name']} | {result['lines']:,} | {result['cpu_s']} | "
+            f"{result['lines_per_s']:,} | {'' if least is None else format(least, ',')} |"
+        )
+    print()
+
+
+if __name__ == "__main__":
+    main()
