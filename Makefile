@@ -46,7 +46,6 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.collectors
-	$(BIN)/python -m bench.collectors
 	$(BIN)/python -m bench.hall
 	$(BIN)/python -m bench
 
