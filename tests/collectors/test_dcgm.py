@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pipeline.detection.spec import get_spec
 from tests.collectors.helpers import close, only, read, rows
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -150,6 +151,17 @@ def test_utilisation_out_of_range(spike: str) -> None:
     reading = read("dcgm", page)
     assert [gpu["gpu_util_percent"] for gpu in rows(reading, "gpu")] == [None, 0]
     assert reading.rejected == {("out_of_range", "gpu_util_percent"): 1}
+
+
+def test_nvlink_traffic_of_zero_while_busy_is_stored_and_pages_nobody() -> None:
+    """Some drivers print 0 under full load, and a job of one GPU sends nothing: nobody can tell."""
+    page = line("DCGM_FI_PROF_NVLINK_TX_BYTES", 0) + line("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.9)
+    reading = read("dcgm", page)
+    gpu = only(reading, "gpu")
+    assert (gpu["nvlink_tx_bytes_per_s"], gpu["gr_engine_active_ratio"]) == (0, close(0.9))
+    assert not reading.rejected
+    features = {feature.name: feature for feature in get_spec("straggler_gpu").feature}
+    assert not features["nvlink_gb_per_s"].page
 
 
 def test_profiling_lost_is_not_utilisation_zero() -> None:
