@@ -103,6 +103,13 @@ def test_a_rate_of_the_source_stands_where_there_is_no_counter(rates: Client) ->
     assert found == [(200.0, 50.0, 40.0, 10.0)]
 
 
+def test_what_was_away_for_minutes_comes_back_without_a_spike(rates: Client) -> None:
+    seconds = [0, 10, 20, 620, 630]
+    _port(rates, [(at, 100_000_000 * at, 0) for at in seconds], "0xa8")
+    found = [row[0] for row in _read(rates, "0xa8", "round(xmit_gbps, 6)")]
+    assert found == [None, 0.8, 0.8, 0.8, 0.8]
+
+
 def test_a_roce_port_has_no_rates_of_the_fabric(rates: Client) -> None:
     rates.command(
         "INSERT INTO telemetry.ib_port (cluster, source, sampled_at, guid, port, link_layer,"
