@@ -31,10 +31,12 @@ def fire_drill() -> None:
     @task
     def drill(params: dict[str, Any] | None = None, dag_run: Any = None) -> Any:
         """Run one drill; red when the pipeline did not see the fault."""
+        from pipeline.airflow_plugin import store_client
         from pipeline.dag_steps import minute_of, run_fire_drill
 
         fault = (params or {}).get("fault") or ""
-        return run_fire_drill(fault, minute_of(dag_run, None, ""))
+        with store_client() as client:
+            return run_fire_drill(client, fault, minute_of(dag_run, None, ""))
 
     drill()
 

@@ -380,7 +380,7 @@ def sum_up_streams(
     )
 
 
-def run_fire_drill(fault: str, at: datetime) -> Any:
+def run_fire_drill(client: Client, fault: str, at: datetime) -> Any:
     """Run a fire drill; returns its report for the UI.
 
     Args:
@@ -395,13 +395,13 @@ def run_fire_drill(fault: str, at: datetime) -> Any:
 
     cause = fault or DRILL_CAUSES[int(at.timestamp() // 3600) % len(DRILL_CAUSES)]
     try:
-        report = run_drill(load_settings(), load_contracts(), cause, say=print)
+        report = run_drill(load_settings(), load_contracts(), cause, say=print, client=client)
     except RackpulseError as exc:
-        _tell_of_drill(cause, str(exc), at)
+        _tell_of_drill(client, cause, str(exc), at)
         raise
     shown = _shown(report.as_json())
     failure = None if report.passed else report.failure or _shortfall(shown)
-    _tell_of_drill(cause, failure, at)
+    _tell_of_drill(client, cause, failure, at)
     if failure is not None:
         raise DrillFailedError(f"The drill with {cause} failed: {failure}")
     return shown
@@ -413,18 +413,13 @@ def _shortfall(report: Mapping[str, Any]) -> str:
     return f"false pages: {'; '.join(pages)}" if pages else "its cause was taken for another"
 
 
-def _tell_of_drill(cause: str, failure: str | None, at: datetime) -> None:
+def _tell_of_drill(client: Client, cause: str, failure: str | None, at: datetime) -> None:
     """Open or resolve the alarm about drills; where that fails the red task has to do."""
     from pipeline.hall.drill_alarm import tell
-    from pipeline.store import connect
 
     try:
-        client = connect(load_settings())
-        try:
-            for transition in tell(client, cause, failure, at):
-                print(f"{transition.transition}: {transition.summary}")
-        finally:
-            client.close()
+        for transition in tell(client, cause, failure, at):
+            print(f"{transition.transition}: {transition.summary}")
     except Exception as exc:  # a store that does not answer must not hide the drill's own failure
         print(f"nobody could be told: {exc}")
 

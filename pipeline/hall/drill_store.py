@@ -79,8 +79,12 @@ def run_drill(
     timeout_s: float = 300.0,
     say: Any = lambda text: None,
     clock: Clock | None = None,
+    client: Client | None = None,
 ) -> DrillReport:
     """Run a fire drill against the pipeline of ``settings``.
+
+    Args:
+        client: of the store; by default one of ``settings``, closed at the end.
 
     Raises:
         RackpulseError: the store or Kafka does not answer, or the cause or entity is unknown.
@@ -88,12 +92,13 @@ def run_drill(
     from pipeline.store import connect
 
     clock = clock or SystemClock()
-    client = connect(settings)
+    own = client or connect(settings)
     try:
         drill = Drill(
             contracts, clock, kafka_outlet_maker(settings, contracts, clock),
-            StorePipeline(client, settings, contracts), timeout_s=timeout_s, say=say,
+            StorePipeline(own, settings, contracts), timeout_s=timeout_s, say=say,
         )  # fmt: skip
         return drill.run(cause, entity, severity=severity)
     finally:
-        client.close()
+        if client is None:
+            own.close()

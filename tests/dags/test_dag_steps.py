@@ -245,9 +245,7 @@ def test_minutes_are_summed_up_once(client: Client) -> None:
     assert dag_steps.sum_up_streams(client, END)["gpu"] == 0
 
 
-def test_drills_take_turns_and_fail_loudly(
-    monkeypatch: pytest.MonkeyPatch, store: RunningStore, client: Client
-) -> None:
+def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
     played: list[str] = []
 
     class DrillReport:
@@ -270,21 +268,22 @@ def test_drills_take_turns_and_fail_loudly(
         ).result_rows
 
     monkeypatch.setattr("pipeline.hall.drill_store.run_drill", run_drill)
-    monkeypatch.setenv("RACKPULSE_STATE_DIR", str(store.settings.state_dir))
     start = datetime(2026, 11, 30, 0, 23, tzinfo=UTC)
     for hour in range(2):
-        assert dag_steps.run_fire_drill("", start + timedelta(hours=hour)) == {"passed": True}
+        assert dag_steps.run_fire_drill(client, "", start + timedelta(hours=hour)) == {
+            "passed": True
+        }
     says = "bad_cable failed: no incident within 5 min"
     with pytest.raises(dag_steps.DrillFailedError, match=says):
-        dag_steps.run_fire_drill("", start + timedelta(hours=2))
+        dag_steps.run_fire_drill(client, "", start + timedelta(hours=2))
     assert sorted(played) == sorted(dag_steps.DRILL_CAUSES)
     # Someone is told, once, until a drill passes.
     assert alarm() == [("open", "critical", "rackpulse")]
     with pytest.raises(dag_steps.DrillFailedError):
-        dag_steps.run_fire_drill("bad_cable", start + timedelta(hours=3))
+        dag_steps.run_fire_drill(client, "bad_cable", start + timedelta(hours=3))
     assert alarm() == [("open", "critical", "rackpulse")]
     after = start + timedelta(hours=4)
-    assert dag_steps.run_fire_drill("tired_pump", after) == {"passed": True}
+    assert dag_steps.run_fire_drill(client, "tired_pump", after) == {"passed": True}
     assert played[-1] == "tired_pump"
     assert alarm() == [("resolved", "critical", "rackpulse")]
 
