@@ -275,3 +275,26 @@ def test_session_check_and_close(http_owner: Http) -> None:
     assert http_owner("SELECT 1", session_id="s3").status == 200
     assert http_owner("SELECT 1", session_id="s3", session_check="1", close_session="1").text
     assert http_owner("SELECT 1", session_id="s3", session_check="1").code == 372
+
+
+def test_the_first_question_of_clickhouse_go(http_owner: Http) -> None:
+    """It reads the answer as Native of its own protocol version; revision 0 makes it read plain
+    Native from then on."""
+    question = "SELECT displayName(), version(), revision(), timezone()"
+    asked = {"default_format": "Native", "client_protocol_version": "54483"}
+    version = http_owner("SELECT version()").text.strip().encode()
+    reply = http_owner(question, **asked)
+    assert reply.status == 200
+    assert (
+        reply.body
+        == (
+            b"\x01\x00\x02\xff\xff\xff\xff\x00"  # about the block
+            b"\x04\x01"  # columns, rows
+            b"\x0ddisplayName()\x06String\x00\x09rackpulse"
+            b"\x09version()\x06String\x00" + bytes([len(version)]) + version + b"\x0arevision()"
+            b"\x06UInt32\x00\x00\x00\x00\x00\x0atimezone()\x06String\x00\x03UTC"
+        )
+    )
+    # Every other question is the engine's.
+    assert http_owner(question).body.split(b"\t")[1] == version
+    assert http_owner("SELECT 1", **asked).body == b"\x01\x01\x011\x05UInt8\x01"

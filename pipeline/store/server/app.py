@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from pipeline.clock import Clock
 from pipeline.store.local import Role, Users
-from pipeline.store.server import codec, external, guard, statement
+from pipeline.store.server import codec, external, guard, hello, statement
 from pipeline.store.server.answer import Answer
 from pipeline.store.server.engine import Connection, Done, Engine
 from pipeline.store.server.failure import StoreError
@@ -123,6 +123,12 @@ class App:
                 if form is None and not request.read_only:
                     await self._receive(incoming, headers, request, body)
                 incoming.finish()
+                greeting = hello.answer(
+                    incoming.sql, request.own, self._engine.version, self._engine.timezone
+                )
+                if greeting is not None:
+                    await answer.done(Done(rows_answered=1, answer=greeting), "Native")
+                    return
                 with self._counted(role, incoming):
                     await self._run(role, request, incoming, files, answer, receive)
             finally:
