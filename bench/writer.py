@@ -43,6 +43,7 @@ class Result:
         wall_s: from start to the last row.
         cpu: CPU seconds by process, from its start until the store has merged what came in.
         peak_mb: peak resident memory by process.
+        note: what is to be said about it.
     """
 
     case: str
@@ -51,6 +52,7 @@ class Result:
     wall_s: float
     cpu: dict[str, float]
     peak_mb: dict[str, float]
+    note: str = ""
 
     @property
     def store_and_writer(self) -> float:
@@ -66,14 +68,6 @@ class Result:
     def values_per_cpu_s(self) -> float:
         """Values per CPU second of all processes, the broker included."""
         return self.values / sum(self.cpu.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """With the ratios."""
-        return {
-            **asdict(self),
-            "rows_per_cpu_s": round(self.rows_per_cpu_s),
-            "values_per_cpu_s": round(self.values_per_cpu_s),
-        }
 
 
 @contextmanager
