@@ -23,6 +23,8 @@ from pipeline.streams import load_contracts
 from tests.writer.rows import START, sample
 
 ROWS = 3
+_SPOOL_BYTES = 4_000_000  # small segments: a full disk is soon felt
+_PAUSE_S = 0.01
 
 
 def _die_at(limit: int) -> None:
@@ -44,7 +46,7 @@ def main(bootstrap: str, spool: str, first: int, count: int, dies_at: int) -> No
     if dies_at:
         _die_at(dies_at)
     settings = Settings(bootstrap_servers=bootstrap)
-    publisher = Publisher(settings, contracts, "col", Path(spool), max_bytes=64_000_000)
+    publisher = Publisher(settings, contracts, "col", Path(spool), max_bytes=_SPOOL_BYTES)
     for number in range(first, first + count):
         rows = sample(contracts["gpu"], ROWS, rack=f"rack-{number % 4:02d}",
                       at=START + timedelta(seconds=number))  # fmt: skip
@@ -56,6 +58,7 @@ def main(bootstrap: str, spool: str, first: int, count: int, dies_at: int) -> No
                 print(f"refused {exc.reason}", flush=True)
                 time.sleep(0.05)
         print(number, flush=True)
+        time.sleep(_PAUSE_S)
     assert publisher.flush(90)
     print(f"dropped {publisher.stats.dropped_rows}", flush=True)
     publisher.close()
