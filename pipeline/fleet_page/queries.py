@@ -96,19 +96,25 @@ def rack_states(client: Client, cluster: str, now: datetime) -> list[dict[str, A
     by_rack = {row["rack"]: row for row in latest}
     coolant = client.query(
         """
-        SELECT rack, avg(supply_temp_c) AS supply_c, sum(flow) AS flow_lpm, avg(delta) AS delta_k
+        SELECT rack, avg(supply) AS supply_c, sum(flow) AS flow_lpm, avg(rise) AS delta_k
         FROM
         (
-            SELECT rack, component_id, argMax(supply_temp_c, sampled_at) AS supply_temp_c,
-                argMax(flow_lpm, sampled_at) AS flow, argMax(delta_temp_k, sampled_at) AS delta
+            SELECT rack, component_id, any(component_type) AS kind,
+                argMax(supply_temp_c, sampled_at) AS supply,
+                argMax(flow_lpm, sampled_at) AS flow,
+                argMax(ifNull(delta_temp_k, return_temp_c - supply_temp_c), sampled_at) AS rise
             FROM telemetry.coolant
             WHERE cluster = {cluster:String} AND rack IS NOT NULL
-              AND component_type = 'rack_loop'
+              AND component_type IN ('rack_connector', 'rack_loop')
               AND sampled_at >= {recent:DateTime64(3, 'UTC')}
               AND ingested_at >= {recent:DateTime64(3, 'UTC')}
             GROUP BY rack, component_id
         )
-        GROUP BY rack
+        GROUP BY rack, kind
+        -- A rack's connectors (Redfish) and its loop (building management) are two views of the
+        -- same water: the loop counts where no connector is read.
+        ORDER BY kind = 'rack_loop'
+        LIMIT 1 BY rack
         """,
         parameters=parameters,
     ).named_results()

@@ -28,14 +28,20 @@ def fill(client: Client, now: datetime, *, cluster: str = "main") -> None:
             temp = 47.0 + index / 20 + hot
             job = f"train-{number % 3}"
             gpu.append([cluster, "dcgm", at, at, rack, uuid, 1100.0 + number, temp, 0.91, job])
-        loop = [32.0, 41.0, 13.5] if number == 5 else [32.0, 61.5, 9.1]
-        coolant.append([cluster, "redfish", now, now, rack, f"/loop/{rack}", "rack_loop", *loop])
+        # The CDU's connector to the rack, which tells no rise; the building's view of rack-02.
+        supply, flow, rise = (32.0, 41.0, 13.5) if number == 5 else (32.0, 61.5, 9.1)
+        connector = [f"/connector/{rack}", "rack_connector", supply, supply + rise, flow, None]
+        coolant.append([cluster, "redfish", now, now, rack, *connector])
+        if number == 2:
+            loop = ["/loop/rack-02", "rack_loop", 31.0, None, 60.0, 8.8]
+            coolant.append([cluster, "bms", now, now, rack, *loop])
     client.insert("telemetry.gpu", gpu, column_names=[
         "cluster", "source", "sampled_at", "ingested_at", "rack", "gpu_uuid", "power_w",
         "gpu_temp_c", "sm_active_ratio", "job_id"])  # fmt: skip
     client.insert("telemetry.coolant", coolant, column_names=[
         "cluster", "source", "sampled_at", "ingested_at", "rack", "component_id",
-        "component_type", "supply_temp_c", "flow_lpm", "delta_temp_k"])  # fmt: skip
+        "component_type", "supply_temp_c", "return_temp_c", "flow_lpm",
+        "delta_temp_k"])  # fmt: skip
     _models(client, now, cluster)
     _incidents(client, now, cluster)
     client.insert(
