@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DRILL_CAUSES = ("capped_clocks", "blocked_quick_disconnect", "bad_cable")
 # Sampled densely, so that a fresh row tells that the window before it is complete.
 AWAITED_STREAMS = ("gpu", "coolant", "ib_port")
+# What the detectors' features are made of.
+LEARNT_STREAMS = ("gpu", "coolant", "ib_port", "component")
 
 
 class DrillFailedError(RackpulseError):
@@ -169,10 +171,6 @@ def untrained_detectors(
 def history_has_landed(client: Client, window_end: datetime, *, minutes: int = 60) -> bool:
     """Whether there is enough to learn from, and no more of the past is coming in.
 
-    Rows of the past are stored in a burst before the first fresh one of the same rack; as
-    long as one came in during the last minute, more may follow. A rack that is silent does
-    not matter here.
-
     Args:
         minutes: of history that are wanted before ``window_end``.
     """
@@ -197,7 +195,42 @@ def history_has_landed(client: Client, window_end: datetime, *, minutes: int = 6
             "since": window_end - timedelta(days=2),
         },
     ).result_rows[0]
-    return bool(fresh and old and not landing)
+    if not fresh or not old or landing:
+        return False
+    return not past_is_landing(client, window_end)
+
+
+def past_is_landing(client: Client, window_end: datetime) -> bool:
+    """Whether rows of the past are still on their way to the tables.
+
+    They stand before the first fresh ones in each Kafka partition. So a partition brings the
+    past when its newest sample came in minutes late, and what came in spans more time than
+    it took to come: a host whose clock is behind sends late samples too, but at their pace.
+    """
+    for stream in LEARNT_STREAMS:
+        (behind,) = client.query(
+            f"""
+            SELECT countIf(late_s > 180 AND span_s > took_s + 180)
+            FROM
+            (
+                SELECT
+                    dateDiff('second', max(sampled_at), max(ingested_at)) AS late_s,
+                    dateDiff('second', min(sampled_at), max(sampled_at)) AS span_s,
+                    dateDiff('second', min(ingested_at), max(ingested_at)) AS took_s
+                FROM telemetry.{stream}
+                WHERE cluster = {{cluster:String}}
+                  AND ingested_at >= {{lately:DateTime64(3, 'UTC')}}
+                GROUP BY kafka_topic_id, kafka_partition
+            )
+            """,
+            parameters={
+                "cluster": load_settings().cluster,
+                "lately": window_end - timedelta(minutes=15),
+            },
+        ).result_rows[0]
+        if behind:
+            return True
+    return False
 
 
 def _utc(value: datetime) -> datetime:
@@ -364,6 +397,10 @@ def sum_up_streams(
     from pipeline.store import rollups
     from pipeline.streams import load_contracts
 
+    if past_is_landing(client, until):
+        # Every minute that it touches would be computed again and again.
+        print("rows of the past are still coming in: a later run sums them up")
+        return {}
     contracts = load_contracts()
     version = (clock or SystemClock()).now()
     # Rows of the newest minute may still be on their way; the next run takes it.

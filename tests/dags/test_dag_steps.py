@@ -32,21 +32,24 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStore]:
 @pytest.fixture
 def client(store: RunningStore) -> Iterator[Client]:
     with store.client() as found:
-        for table in ("gpu", "gpu_minute_version", "coolant", "ib_port", "model_version",
-                      "model_transition", "silence"):  # fmt: skip
+        for table in ("gpu", "gpu_minute_version", "coolant", "ib_port", "component",
+                      "model_version", "model_transition", "silence"):  # fmt: skip
             found.command(f"TRUNCATE TABLE telemetry.{table}")
         yield found
 
 
-def put(client: Client, stream: str, *samples: tuple[float, float], cluster: str = "main") -> None:
+def put(
+    client: Client, stream: str, *samples: tuple[float, float], cluster: str = "main",
+    partition: int = 0,
+) -> None:  # fmt: skip
     """Rows by seconds of sampling and of storing, both counted from END."""
     client.insert(
         f"telemetry.{stream}",
         [
-            [cluster, END + timedelta(seconds=sampled), END + timedelta(seconds=stored)]
+            [cluster, END + timedelta(seconds=sampled), END + timedelta(seconds=stored), partition]
             for sampled, stored in samples
         ],
-        column_names=["cluster", "sampled_at", "ingested_at"],
+        column_names=["cluster", "sampled_at", "ingested_at", "kafka_partition"],
     )
 
 
@@ -148,6 +151,29 @@ def test_history_has_landed_when_no_more_of_the_past_comes_in(client: Client) ->
     assert not dag_steps.history_has_landed(client, later, minutes=240)
 
 
+@pytest.mark.parametrize("stream", ["ib_port", "coolant", "component", "gpu"])
+def test_history_has_not_landed_while_a_partition_still_brings_the_past(
+    client: Client, stream: str
+) -> None:
+    """The past stands before the fresh rows in each partition, and a writer may pause in it."""
+    put(client, "gpu", (-7200, -600), (-5, -4))
+    put(client, stream, (-7200, -600), (-5, -4), partition=1)
+    assert dag_steps.history_has_landed(client, END)
+    put(client, stream, (-7200, -300), (-3600, -200), partition=2)
+    assert not dag_steps.history_has_landed(client, END), "the rest of the past is still in Kafka"
+    put(client, stream, (-5, -4), partition=2)
+    assert dag_steps.history_has_landed(client, END)
+
+
+def test_silent_slow_and_late_hosts_do_not_hold_training_up(client: Client) -> None:
+    put(client, "gpu", (-7200, -7100), (-5, -4))
+    put(client, "ib_port", (-7200, -7100), (-1200, -1190), partition=1)
+    put(client, "coolant", (-800, -799), (-500, -499), partition=2)
+    a_clock_behind = [(second - 400, second) for second in range(-600, 0, 10)]
+    put(client, "component", *a_clock_behind, partition=3)
+    assert dag_steps.history_has_landed(client, END)
+
+
 def test_drills_in_clusters_of_their_own_do_not_count(client: Client) -> None:
     put(client, "gpu", (-7200, -30), (-5, -4), cluster="drill-1")
     clock = ManualClock()
@@ -243,6 +269,8 @@ def test_minutes_are_summed_up_once(client: Client) -> None:
     put(client, "gpu", (-200, -199), (-190, -189), (-100, -99), (-10, -9))
     assert dag_steps.sum_up_streams(client, END)["gpu"] == 2  # the newest minute waits
     assert dag_steps.sum_up_streams(client, END)["gpu"] == 0
+    put(client, "gpu", (-7200, -300), (-3600, -200), partition=2)
+    assert dag_steps.sum_up_streams(client, END) == {}, "the past is still coming in"
 
 
 def test_drills_take_turns_and_fail_loudly(monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
