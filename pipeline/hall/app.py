@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.errors import RackpulseError
 from pipeline.hall import constants as c
 from pipeline.hall import kmsg, names
+from pipeline.hall.faults import Fault
 from pipeline.hall.history import History
 from pipeline.hall.live import LiveHall
 from pipeline.hall.pages.dcgm import DcgmPages
@@ -214,7 +215,7 @@ class HallApp:
         try:
             if asked.seed is not None and asked.cause is None:
                 found = self._live.draw(asked.seed, **_set(delay_s=asked.delay_s or None))
-                return JSONResponse({"seed": asked.seed, "faults": [fault_line(f) for f in found]})
+                return JSONResponse({"seed": asked.seed, "faults": [self._named(f) for f in found]})
             if asked.cause is None or asked.entity is None:
                 return _bad("give either seed, or cause and entity")
             number, fault = self._live.add(
@@ -223,7 +224,11 @@ class HallApp:
             )  # fmt: skip
         except RackpulseError as exc:
             return _bad(str(exc))
-        return JSONResponse({"faults": [{"number": number, **fault_line(fault)}]})
+        return JSONResponse({"faults": [{"number": number, **self._named(fault)}]})
+
+    def _named(self, fault: Fault) -> dict[str, Any]:
+        name = names.entity_name(self._live.fleet, fault.entity_kind, fault.entity)
+        return {**fault_line(fault), "entity_name": name}
 
     async def _end_fault(self, request: Request) -> Response:
         try:

@@ -68,6 +68,21 @@ def hca_name(fleet: Fleet, number: int) -> str:
     return f"{fleet.hosts[tray]} mlx5_{slot}"
 
 
+def entity_name(fleet: Fleet, kind: str, entity: str) -> str:
+    """How people call an entity, as alerts do: host and GPU number, switch and port."""
+    if kind == "gpu":
+        tray, slot = divmod(fleet.gpu_uuids.index(entity), c.GPUS_PER_TRAY)
+        return f"{fleet.hosts[tray]} GPU {slot}"
+    if kind == "ib_port":
+        guid, _, port = entity.partition("/")
+        for guids, named in ((fleet.leaf_guids, fleet.leaf_names),
+                             (fleet.spine_guids, fleet.spine_names)):  # fmt: skip
+            if guid in guids:
+                return f"{named[guids.index(guid)]} port {port}"
+        return f"{hca_name(fleet, fleet.hca_guids.index(guid))} port {port}"
+    return entity
+
+
 def rack_path(rack: str) -> str:
     """Redfish path of a rack."""
     return f"/redfish/v1/Chassis/{rack}"

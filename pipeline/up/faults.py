@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import httpx
 
@@ -26,7 +28,8 @@ class FaultPlan:
 
 
 class FaultStarter:
-    """Asks the hall for its faults once every detector has judged a few windows.
+    """Asks the hall for its faults once every detector has judged a few windows, and says when
+    each is found.
 
     Args:
         hall_url: address of the hall.
@@ -38,9 +41,15 @@ class FaultStarter:
         self._hall_url = hall_url
         self._say = say
         self._done = plan.seed is None
+        self._hidden: list[dict[str, Any]] = []
 
-    def step(self, scoring: Scoring) -> None:
-        """Start the faults when it is time; a hall that does not answer is asked again."""
+    def step(self, scoring: Scoring, incidents: list[dict[str, Any]], now: datetime) -> None:
+        """Start the faults when it is time; a hall that does not answer is asked again.
+
+        Args:
+            incidents: those that are open, as :meth:`Observer.incidents` gives them.
+        """
+        self._look_for(incidents, now)
         if self._done or not scoring.live >= DETECTORS:
             return
         if min(scoring.runs.get(name, 0) for name in DETECTORS) < self._plan.settle_runs:
@@ -54,9 +63,39 @@ class FaultStarter:
             self._say(f"the hall did not take the faults, asking again: {exc}")
             return
         self._done = True
+        self._hidden = answer.json()["faults"]
         self._say(f"faults drawn from seed {self._plan.seed}:")
-        for fault in answer.json()["faults"]:
+        for fault in self._hidden:
+            name, entity = fault["entity_name"], fault["entity"]
             self._say(
-                f"  {fault['start']}  {fault['detector']}: {fault['cause']} on {fault['entity']}, "
-                f"severity {fault['severity']:.2f}"
+                f"  {fault['detector']}: {_words(fault['cause'])} on {name}"
+                f"{'' if name == entity else f' ({entity})'}, severity {fault['severity']:.2f},"
+                f" starts at {_time(fault['start']):%H:%M:%S} UTC"
             )
+
+    def _look_for(self, incidents: list[dict[str, Any]], now: datetime) -> None:
+        """Say which faults have become incidents. A link's fault may be named by either end."""
+        for fault in list(self._hidden):
+            places = {fault["entity"], *fault.get("also", [])}
+            for incident in incidents:
+                if incident["detector"] != fault["detector"] or incident["entity"] not in places:
+                    continue
+                self._hidden.remove(fault)
+                after_min = (now - _time(fault["start"])).total_seconds() / 60
+                right = incident["cause"] == fault["cause"]
+                self._say(
+                    f"found {after_min:.1f} min after its start: {_words(fault['cause'])} on"
+                    f" {fault['entity_name']}"
+                    + ("" if right else f", taken for {_words(incident['cause'])}")
+                )
+                if not self._hidden:
+                    self._say("all faults are found; Ctrl-C stops everything")
+                break
+
+
+def _words(cause: str) -> str:
+    return cause.replace("_", " ") or "nothing known"
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,7 +158,9 @@ class Run:
                     self._say(f"starting {spec.name}")
                 if spec.url:
                     self._urls[spec.name] = spec.url
-                return supervisor.start(spec)
+                service = supervisor.start(spec)
+                self._write_run(supervisor, [], [], "starting")
+                return service
 
             first = []
             if own_broker:
@@ -217,7 +221,7 @@ class Run:
                         streams, incidents = observer.streams(), observer.incidents()
                         judged = observer.scoring()
                         scoring = judged.text(now)
-                        starter.step(judged)
+                        starter.step(judged, incidents, now)
                     except (ClickHouseError, RackpulseError) as exc:
                         # The store was killed or is slow: the view says so and goes on.
                         scoring = f"the store does not answer: {str(exc)[:80]}"
@@ -237,16 +241,16 @@ class Run:
                     view.stop()
 
     def _addresses(self) -> dict[str, str]:
-        password_file = self._state_dir / "airflow" / "login.json"
+        command = _command_here()
         found = {
-            "Airflow UI": f"{self._urls['airflow']}   login: see {password_file}",
+            "Airflow UI": f"{self._urls['airflow']}   login: {command} airflow login",
             "virtual hall": self._urls["hall"],
         }
         if "store" in self._urls:
             found["ClickHouse HTTP"] = (
                 f"{self._urls['store']}   users: {self._state_dir / 'store' / 'users.json'}"
             )
-        found["SQL"] = 'rackpulse sql "select count() from telemetry.gpu"'
+        found["SQL"] = f'{command} sql "select count() from telemetry.gpu"'
         found["logs"] = str(self._state_dir / "logs")
         return found
 
@@ -281,6 +285,13 @@ class Run:
             self._write_error = str(exc)
         else:
             self._write_error = ""
+
+
+def _command_here() -> str:
+    """How the person calls rackpulse in this folder."""
+    if shutil.which("rackpulse"):
+        return "rackpulse"
+    return os.path.relpath(Path(sys.executable).parent / "rackpulse")
 
 
 def _broker_line(state_dir: Path, own: bool, settings: Settings) -> str:

@@ -32,7 +32,7 @@ def read_status(settings: Settings, contracts: Contracts, clock: Clock) -> dict[
         RackpulseError: nothing runs here and no store answers.
     """
     run = read_run(settings.state_dir)
-    running = is_running(run) and run.get("state") == "running"
+    running = is_running(run) and run.get("state") in ("starting", "running")
     try:
         with connect(settings) as client:
             observer = Observer(client, settings, contracts, clock)

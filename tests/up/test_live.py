@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from pipeline.up.faults import DETECTORS, FaultPlan, FaultStarter
 from pipeline.up.observe import Scoring, StreamStatus
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
+LATER = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 STREAMS = [
     StreamStatus("gpu", 1_234_567, 57.6, 0),
     StreamStatus("nvlink", 42, None, None),
@@ -87,11 +89,18 @@ class _Hall:
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.content)
-        fault = {
-            "start": "2026-03-01T12:01:00Z", "detector": "hot_rack", "severity": 0.5,
-            "cause": "tired_pump", "entity": "cdu-1",
-        }  # fmt: skip
-        return httpx.Response(self._statuses.pop(0), json={"faults": [fault]})
+        faults = [
+            {"start": "2026-03-01T12:01:00Z", "detector": "hot_rack", "severity": 0.5,
+             "cause": "tired_pump", "entity": "cdu-1", "entity_name": "cdu-1"},
+            {"start": "2026-03-01T12:01:30Z", "detector": "congested_link", "severity": 0.5,
+             "cause": "bad_cable", "entity": "0x0a/76", "entity_name": "leaf-r1-1 port 76",
+             "also": ["0x0b/1"]},
+        ]  # fmt: skip
+        return httpx.Response(self._statuses.pop(0), json={"faults": faults})
+
+
+def _incident(detector: str, entity: str, cause: str) -> dict[str, Any]:
+    return {"detector": detector, "entity": entity, "cause": cause}
 
 
 def _scoring(runs: int, live: frozenset[str] = DETECTORS) -> Scoring:
@@ -104,19 +113,43 @@ def test_faults_start_once_and_only_when_every_detector_has_judged(
     hall = _Hall(monkeypatch, [503, 200])
     said: list[str] = []
     starter = FaultStarter(FaultPlan(seed=7, settle_runs=2), "http://hall", said.append)
-    starter.step(_scoring(9, live=frozenset({"hot_rack"})))
-    starter.step(_scoring(1))
+    starter.step(_scoring(9, live=frozenset({"hot_rack"})), [], NOW)
+    starter.step(_scoring(1), [], NOW)
     assert not hall.asked
-    starter.step(_scoring(2))
+    starter.step(_scoring(2), [], NOW)
     assert len(hall.asked) == 1
-    starter.step(_scoring(3))
-    starter.step(_scoring(4))
+    starter.step(_scoring(3), [], NOW)
+    starter.step(_scoring(4), [], NOW)
     assert len(hall.asked) == 2, "refused once, taken once, never asked again"
     assert "faults drawn from seed 7:" in said
-    assert any("tired_pump on cdu-1" in line for line in said)
+    assert "  hot_rack: tired pump on cdu-1, severity 0.50, starts at 12:01:00 UTC" in said
+    assert (
+        "  congested_link: bad cable on leaf-r1-1 port 76 (0x0a/76), severity 0.50,"
+        " starts at 12:01:30 UTC" in said
+    )
+
+
+def test_what_was_found_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Hall(monkeypatch, [200])
+    said: list[str] = []
+    starter = FaultStarter(FaultPlan(seed=7, settle_runs=2), "http://hall", said.append)
+    other = _incident("hot_rack", "rack-03", "tired_pump")
+    starter.step(_scoring(2), [other], LATER)
+    del said[:]
+    far_end = _incident("congested_link", "0x0b/1", "slow_receiver")
+    starter.step(_scoring(3), [other, far_end], LATER)
+    starter.step(_scoring(3), [other, far_end], LATER)
+    assert said == [
+        "found 3.5 min after its start: bad cable on leaf-r1-1 port 76, taken for slow receiver"
+    ]
+    starter.step(_scoring(4), [far_end, _incident("hot_rack", "cdu-1", "tired_pump")], LATER)
+    assert said[1:] == [
+        "found 4.0 min after its start: tired pump on cdu-1",
+        "all faults are found; Ctrl-C stops everything",
+    ]
 
 
 def test_no_faults_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
     hall = _Hall(monkeypatch, [])
-    FaultStarter(FaultPlan(seed=None), "http://hall", print).step(_scoring(9))
+    FaultStarter(FaultPlan(seed=None), "http://hall", print).step(_scoring(9), [], NOW)
     assert not hall.asked
