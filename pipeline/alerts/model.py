@@ -60,8 +60,9 @@ class Evidence:
 
     @property
     def percent(self) -> float | None:
-        """Difference from the peers' median in percent; None where that says nothing."""
-        if self.value is None or not self.peer_median:
+        """Difference from the peers' median in percent; None where that says nothing: beside
+        shares, and beside differences of temperature, whose zero is a choice."""
+        if self.value is None or not self.peer_median or self.unit in ("share", "%", "K"):
             return None
         return 100.0 * (self.value - self.peer_median) / abs(self.peer_median)
 
@@ -101,7 +102,7 @@ class Alert:
         """Where to walk to, such as ``rack-03 · tray 7 · GPU 2``."""
         words = []
         for key, value in self.location.items():
-            if value in (None, "", []):
+            if value in (None, "", []) or key in _TOLD_BY_THE_NAME:
                 continue
             words.append(str(value) if key in _SPEAK_FOR_THEMSELVES else f"{key} {value}")
         return " · ".join(words)
@@ -125,6 +126,8 @@ class Alert:
         return ((self.resolved_at or self.at) - self.opened_at).total_seconds()
 
 
+# An alert's name holds the switch; the node and the fan-out are ids, for programs.
+_TOLD_BY_THE_NAME = {"switch_name", "node", "fan", "peer"}
 # Values that say by themselves what they are.
 _SPEAK_FOR_THEMSELVES = ("rack", "host", "leaf", "cdu", "spine", "switch")
 

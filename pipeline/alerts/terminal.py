@@ -86,7 +86,7 @@ def _evidence_table(alert: Alert) -> Table:
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("for", justify="right", style="dim", no_wrap=True)
     for item in alert.evidence:
-        percent = "" if item.percent is None or item.unit == "share" else f"{item.percent:+.0f} %"
+        percent = "" if item.percent is None else f"{item.percent:+.0f} %"
         table.add_row(
             Text(item.words),
             Text(item.amount(item.value), style="bold"),

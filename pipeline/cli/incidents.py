@@ -6,12 +6,16 @@ import getpass
 import json
 import re
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.clock import SystemClock
 from pipeline.errors import RackpulseError
 from pipeline.settings import load_settings
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
@@ -97,11 +101,28 @@ def silence(scope: str, entity: str, length: str, detector: str, reason: str) ->
         raise RackpulseError(f"Name the {scope} to silence")
     settings = load_settings()
     now = SystemClock().now()
+    client = connect(settings)
+    if scope in _COLUMN_OF and not _reports(client, settings.cluster, _COLUMN_OF[scope], entity):
+        click.echo(f"note: no GPU of the last day names {scope} {entity}", err=True)
     found = put(
-        connect(settings), settings.cluster, scope, entity, starts_at=now,
+        client, settings.cluster, scope, entity, starts_at=now,
         ends_at=now + duration(length), reason=reason, by=getpass.getuser(), detector=detector,
     )  # fmt: skip
     click.echo(f"{found}: {scope} {entity} is silent until {now + duration(length):%H:%M} UTC")
+
+
+# Scopes that GPUs' rows name.
+_COLUMN_OF = {"rack": "rack", "host": "host", "cdu": "cdu", "job": "job_id"}
+
+
+def _reports(client: Client, cluster: str, column: str, entity: str) -> bool:
+    """Whether a row of the last day names the entity: a typo would silence nothing."""
+    rows = client.query(
+        f"SELECT 1 FROM telemetry.gpu WHERE cluster = {{c:String}} AND {column} = {{e:String}}"
+        " AND ingested_at > now() - INTERVAL 1 DAY LIMIT 1",
+        parameters={"c": cluster, "e": entity},
+    ).result_rows
+    return bool(rows)
 
 
 @incidents.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import click
@@ -38,11 +39,24 @@ def sql(statement: str, shape: str) -> None:
                 while piece := stream.read(1 << 16):
                     sys.stdout.buffer.write(piece)
     except ClickHouseError as exc:
-        raise RackpulseError(str(exc)) from exc
+        raise RackpulseError(plain(str(exc))) from exc
     except HTTPError as exc:
         raise RackpulseError(
             "The answer broke off: what was printed is not all of it, and may end with the reason"
         ) from exc
+
+
+def plain(text: str) -> str:
+    """The part of a server's error that is about the statement: without the address, without
+    the statement itself, and without the list of all words that could have come next."""
+    body = text.split("DB::Exception: ", 1)[-1]
+    body = re.sub(r"\s*\(for url [^)]*\)\s*$", "", body, flags=re.DOTALL)
+    name = re.search(r"\s*\([A-Z][A-Z0-9_]+\)\s*$", body)
+    hint = re.search(r"Maybe you meant: \[[^\]]*\]", body)
+    said = re.split(r"\.? [Ii]n scope |\. Expected one of: ", body)[0]
+    parts = [said[: name.start()] if name and said.endswith(name[0]) else said]
+    parts += [hint[0]] if hint and hint[0] not in said else []
+    return ". ".join(parts) + (f" {name[0].strip()}" if name else "")
 
 
 def _check(statement: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 STREAMS = ("gpu", "nvlink", "ib_port", "coolant", "component", "event")
+# The folders of models/, by name: to load them would load scikit-learn into the API server.
+DETECTORS = ("congested_link", "hot_rack", "straggler_gpu")
 # A rack whose newest row is older is called silent.
 SILENT_AFTER_S = 60
 _RANK = {"critical": 0, "warning": 1, "info": 2}
@@ -218,7 +220,7 @@ def _incident(row: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def detectors(client: Client, cluster: str) -> list[dict[str, Any]]:
-    """Every detector: its live or newest model, and its last scoring run."""
+    """Every detector: its live or newest model, if it has one, and its last scoring run."""
     models = client.query(
         """
         SELECT detector, argMax((version, state, reason, created_at, trained_from, trained_until),
@@ -241,6 +243,7 @@ def detectors(client: Client, cluster: str) -> list[dict[str, Any]]:
     ).named_results()
     by_detector = {row["detector"]: row for row in runs}
     found = []
+    untrained = set(DETECTORS)
     for row in models:
         version, state, reason, created_at, trained_from, trained_until = row["newest"]
         run = by_detector.get(row["detector"])
@@ -265,7 +268,11 @@ def detectors(client: Client, cluster: str) -> list[dict[str, Any]]:
                 "runs_last_hour": int(run["runs_last_hour"]),
             }
         found.append(item)
-    return found
+        untrained.discard(row["detector"])
+    nothing = {"version": "", "reason": "", "trained_at": None, "trained_from": None,
+               "trained_until": None, "run": None}  # fmt: skip
+    found += [{"detector": name, "state": "untrained", **nothing} for name in untrained]
+    return sorted(found, key=lambda item: str(item["detector"]))
 
 
 def current_silences(client: Client, now: datetime) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import Clock, SystemClock
+from pipeline.errors import RackpulseError
 from pipeline.hall.drill import Drill, DrillReport
 from pipeline.hall.history import kafka_outlet_maker
 from pipeline.settings import Settings
@@ -87,13 +88,15 @@ def run_drill(
         client: of the store; by default one of ``settings``, closed at the end.
 
     Raises:
-        RackpulseError: the store or Kafka does not answer, or the cause or entity is unknown.
+        RackpulseError: the store or Kafka does not answer, the cause or entity is unknown, or a
+            detector has no live model yet.
     """
     from pipeline.store import connect
 
     clock = clock or SystemClock()
     own = client or connect(settings)
     try:
+        _need_live_models(own)
         drill = Drill(
             contracts, clock, kafka_outlet_maker(settings, contracts, clock),
             StorePipeline(own, settings, contracts), timeout_s=timeout_s, say=say,
@@ -102,3 +105,17 @@ def run_drill(
     finally:
         if client is None:
             own.close()
+
+
+def _need_live_models(client: Client) -> None:
+    """Before any row is sent: a drill without a model would only add to a backlog."""
+    from pipeline.detection import load_specs
+    from pipeline.detection.registry import live_version
+
+    missing = [name for name in load_specs() if live_version(client, name) is None]
+    if missing:
+        raise RackpulseError(
+            f"A drill needs a live model of every detector: {', '.join(missing)} has none yet."
+            " Training starts by itself once an hour of telemetry is there; see"
+            "  rackpulse detect list"
+        )

@@ -317,3 +317,32 @@ def test_health_pages_listen_where_the_setting_says(
         code, said = _ended(monkeypatch, capsys, "write", "--metrics-port", str(free_port))
     assert code == 1
     assert f"Port {free_port} cannot be used" in said
+
+
+@pytest.mark.parametrize(
+    ("server", "person"),
+    [
+        (
+            "Received ClickHouse exception, code: 47, server response: Code: 47. DB::Exception:"
+            " Unknown expression identifier `sm_clock`. In scope SELECT sm_clock FROM gpu."
+            " Maybe you meant: ['sm_clock_mhz']. (UNKNOWN_IDENTIFIER) (for url"
+            " http://127.0.0.1:18123)",
+            "Unknown expression identifier `sm_clock`. Maybe you meant: ['sm_clock_mhz']"
+            " (UNKNOWN_IDENTIFIER)",
+        ),
+        (
+            "Code: 62. DB::Exception: Syntax error: failed at position 7 (1): 1. Expected one of:"
+            " token, Dot, FROM. (SYNTAX_ERROR) (for url http://127.0.0.1:18123)",
+            "Syntax error: failed at position 7 (1): 1 (SYNTAX_ERROR)",
+        ),
+        (
+            "Code: 497. DB::Exception: analyst may only read. (ACCESS_DENIED)",
+            "analyst may only read. (ACCESS_DENIED)",
+        ),
+        ("the server hung up", "the server hung up"),
+    ],
+)
+def test_errors_of_a_statement_are_about_the_statement(server: str, person: str) -> None:
+    from pipeline.cli.sql import plain
+
+    assert plain(server) == person

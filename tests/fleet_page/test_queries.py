@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
+from pipeline.detection.spec import models_folder
 from pipeline.fleet_page import queries
 from tests.alerts.helpers import insert, row
 from tests.fleet_page.rows import fill
@@ -42,7 +43,10 @@ def state(client: Client, empty: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_empty_store_is_no_error(empty: dict[str, Any]) -> None:
-    assert empty["racks"] == empty["incidents"] == empty["detectors"] == []
+    assert empty["racks"] == empty["incidents"] == []
+    assert [(item["detector"], item["state"]) for item in empty["detectors"]] == [
+        (path.parent.name, "untrained") for path in sorted(models_folder().glob("*/detector.toml"))
+    ]
     assert [item["rows_per_s"] for item in empty["streams"]] == [0.0] * 6
     assert empty["alerts"] == {"delivered": 0, "failed": 0, "gave_up": 0}
 

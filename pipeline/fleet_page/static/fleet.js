@@ -48,8 +48,9 @@ const day = (iso) => `${iso.slice(5, 10)} ${iso.slice(11, 16)}`;
 
 function place(location) {
   const plain = new Set(["rack", "host", "leaf", "cdu", "spine", "switch"]);
+  const told = new Set(["switch_name", "node", "fan", "peer"]);  // in the name, or ids for programs
   return Object.entries(location)
-    .filter(([, value]) => value !== null && value !== "" && typeof value !== "object")
+    .filter(([key, value]) => value !== null && value !== "" && typeof value !== "object" && !told.has(key))
     .map(([key, value]) => (plain.has(key) ? value : `${words(key)} ${value}`))
     .join(" · ");
 }
@@ -86,7 +87,7 @@ function drawChips(state) {
 function evidenceTable(item) {
   if (!item.evidence.length) return null;
   const rows = item.evidence.map((fact) => {
-    const percent = fact.peer_median && fact.value !== null && fact.unit !== "share"
+    const percent = fact.peer_median && fact.value !== null && !["share", "%", "K"].includes(fact.unit)
       ? `${(100 * (fact.value - fact.peer_median) / Math.abs(fact.peer_median)).toFixed(0)} %` : "";
     return el("tr", {},
       el("td", {}, fact.label || words(fact.feature)),
@@ -130,9 +131,13 @@ function incidentCard(item) {
 function drawIncidents(state) {
   const cards = state.incidents.map(incidentCard);
   if (!cards.length) {
-    const live = state.detectors.filter((d) => d.state === "live").length;
-    cards.push(live ? el("p", { class: "calm" }, "Nothing is wrong that we can see.")
-      : el("p", { class: "empty" }, "No model is live yet: training starts by itself once an hour of telemetry is there."));
+    const blind = state.detectors.filter((d) => d.state !== "live").map((d) => words(d.detector));
+    const calm = blind.length < state.detectors.length;
+    if (calm) cards.push(el("p", { class: "calm" }, "Nothing is wrong that we can see."));
+    if (blind.length) {
+      cards.push(el("p", { class: "empty" }, calm ? `Not judged, for want of a live model: ${blind.join(", ")}.`
+        : "No model is live yet: training starts by itself once an hour of telemetry is there."));
+    }
   }
   byId("incidents").replaceChildren(...cards);
 }
@@ -176,7 +181,7 @@ function drawDetectors(state) {
     return el("tr", { title: item.reason || "" },
       cell(el("b", {}, words(item.detector))),
       cell(el("span", { class: `badge ${tone}` }, item.state)),
-      cell(`${day(item.trained_until)} UTC`),
+      cell(item.trained_until ? `${day(item.trained_until)} UTC` : "–"),
       cell(run ? clock(run.window_end) : "never", "right"),
       cell(run ? `${run.verdicts.toLocaleString("en-US")} of ${run.entities.toLocaleString("en-US")}` : "–", "right"),
       cell(run ? run.findings : "–", "right"),
