@@ -33,7 +33,7 @@ def need_program(*names: str) -> None:
 _FIRST = (
     "tests/e2e/",
     "tests/faults/",
-    "tests/detection/test_end_to_end.py",
+    "tests/store/test_migrate.py",
     "tests/up/",
     "tests/writer/test_protocol_model.py",
     "tests/store/",

@@ -24,7 +24,7 @@ class FaultPlan:
     """
 
     seed: int | None
-    settle_runs: int = 2
+    settle_runs: int = 1
 
 
 class FaultStarter:

@@ -27,6 +27,9 @@ from pipeline.streams import Contracts
 from pipeline.streams.arrow import table_schema
 from tests.support.store import RunningStore
 
+# The main job of tests/e2e finds three faults by itself; this one knows each stage.
+pytestmark = pytest.mark.slow
+
 MINUTE = timedelta(minutes=1)
 TRAINED_MINUTES = 70
 FAULT_MINUTE = 75

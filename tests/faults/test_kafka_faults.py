@@ -49,6 +49,7 @@ def test_leader_broker_killed_and_restarted(scene: Scene) -> None:
         scene.check("leader broker killed -9 and restarted", rounds, timeout_s=90)
 
 
+@pytest.mark.slow
 def test_all_brokers_restarted(scene: Scene) -> None:
     rounds = times(1, 4)
     with scene.writer():

@@ -21,11 +21,13 @@ def test_the_protocol_breaks_without(missing: str) -> None:
     assert any("insert" in step for step in found.trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["offset_fence", "read_back"])
 def test_second_lines_are_not_needed_by_the_model(missing: str) -> None:
     assert protocol_model.walk(protocol_model.Rules(**{missing: False})).fault is None
 
 
+@pytest.mark.slow
 def test_one_of_the_two_lines_must_hold() -> None:
     rules = protocol_model.Rules(epoch_fence=False, offset_fence=False)
     assert protocol_model.walk(rules).fault == "doubled"
