@@ -6,6 +6,7 @@ import random
 import signal
 import time
 
+import pytest
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 
