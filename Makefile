@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 
 # Tests wait for servers more than they compute: more workers than half the cores pay.
 WORKERS ?= 3
-PARALLEL := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help up test test-all test-faults lint bench docs lock clean
 

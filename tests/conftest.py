@@ -9,6 +9,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from pipeline.streams import Contracts, load_contracts
 
@@ -43,16 +45,24 @@ _TOGETHER = "tests/faults/"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests, and tell which must be run by one worker."""
+    """Order the tests."""
 
     def rank(item: pytest.Item) -> int:
         return next((at for at, path in enumerate(_FIRST) if item.nodeid.startswith(path)), 99)
 
     items.sort(key=rank)
-    for item in items:
-        file = item.nodeid.split("::")[0]
-        group = _TOGETHER if item.nodeid.startswith(_TOGETHER) else file
-        item.add_marker(pytest.mark.xdist_group(group))
+
+
+class _ByFile(LoadScopeScheduling):
+    """Gives whole files to the workers, so that each part of a file is set up once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _TOGETHER if nodeid.startswith(_TOGETHER) else nodeid.split("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return _ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from pipeline.store import connect
 from tests.faults.collector import ROWS
 from tests.faults.ledger import OUTCOMES, Outcome, times
@@ -76,6 +78,7 @@ def test_collector_killed_between_acknowledgement_and_trim(scene: Scene, tmp_pat
         _check(scene, "collector killed -9 between acknowledgement and trim", kills, wanted, extra)
 
 
+@pytest.mark.slow
 def test_disk_full_at_the_spool(scene: Scene, tmp_path: Path) -> None:
     """A put is refused while the disk is full; what was taken arrives, or is counted."""
     folder = tmp_path / "small"
