@@ -174,15 +174,11 @@ def history_has_landed(client: Client, window_end: datetime, *, minutes: int = 6
     Args:
         minutes: of history that are wanted before ``window_end``.
     """
-    fresh, old, landing = client.query(
+    fresh, old = client.query(
         """
         SELECT
             countIf(sampled_at >= {recent:DateTime64(3, 'UTC')}),
-            countIf(sampled_at < {old:DateTime64(3, 'UTC')}),
-            countIf(
-                ingested_at >= {minute:DateTime64(3, 'UTC')}
-                AND sampled_at < {before:DateTime64(3, 'UTC')}
-            )
+            countIf(sampled_at < {old:DateTime64(3, 'UTC')})
         FROM telemetry.gpu
         WHERE cluster = {cluster:String} AND ingested_at >= {since:DateTime64(3, 'UTC')}
         """,
@@ -190,14 +186,10 @@ def history_has_landed(client: Client, window_end: datetime, *, minutes: int = 6
             "cluster": load_settings().cluster,
             "recent": window_end - timedelta(minutes=1),
             "old": window_end - timedelta(minutes=minutes),
-            "minute": window_end - timedelta(minutes=1),
-            "before": window_end - timedelta(minutes=5),
             "since": window_end - timedelta(days=2),
         },
     ).result_rows[0]
-    if not fresh or not old or landing:
-        return False
-    return not past_is_landing(client, window_end)
+    return bool(fresh and old) and not past_is_landing(client, window_end)
 
 
 def past_is_landing(client: Client, window_end: datetime) -> bool:

@@ -132,7 +132,7 @@ class LiveHall:
         return self._after
 
     # --- faults ---
-    def draw(self, seed: int, *, delay_s: float = 20.0, spread_s: float = 60.0) -> list[Fault]:
+    def draw(self, seed: int, *, delay_s: float = 20.0, spread_s: float = 30.0) -> list[Fault]:
         """Three faults, one per detector, from a seed; the same seed draws once only."""
         known = self.draws.get(str(seed))
         if known is None:
