@@ -154,7 +154,8 @@ function rackTile(rack) {
       ...fact("GPU power", amount(rack.gpu_power_kw, "kW")),
       ...fact("SM active", amount(rack.sm_active_percent, "%")),
       ...fact("hottest GPU", amount(rack.hottest_c, "°C")),
-      ...fact("supply / rise", `${amount(rack.supply_c, "°C")} / ${amount(rack.delta_k, "K")}`),
+      ...fact("supply", amount(rack.supply_c, "°C")),
+      ...fact("rise", amount(rack.delta_k, "K")),
       ...fact("flow", amount(rack.flow_lpm, "L/min")),
       ...fact("job", rack.jobs.length > 2 ? `${rack.jobs.length} jobs` : rack.jobs.join(", ") || "idle")));
 }
