@@ -59,6 +59,7 @@ def _check(
     assert found - wanted <= extra
 
 
+@pytest.mark.slow
 def test_collector_killed_between_acknowledgement_and_trim(scene: Scene, tmp_path: Path) -> None:
     kills = times(2, 12)
     wanted: set[int] = set()

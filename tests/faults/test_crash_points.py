@@ -101,6 +101,7 @@ def _next_part(table: Path, kind: str) -> list[Path]:
     return [table / f"{day}_{number}_{number}_0" for day in days]
 
 
+@pytest.mark.slow
 def test_store_killed_at_every_call_of_an_insert(scene: Scene, own_store: RunningStore) -> None:
     log = scene.folder / "calls.log"
     with scene.using(own_store), scene.writer():
@@ -177,6 +178,7 @@ class _Answers:
         return found
 
 
+@pytest.mark.slow
 def test_power_cut_of_the_store(scene: Scene, own_store: RunningStore) -> None:
     """Whatever was not synced is gone: all that was answered is there, nothing comes twice."""
     cuts = times(3, 18)

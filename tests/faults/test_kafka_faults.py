@@ -91,6 +91,7 @@ def test_topic_created_again(scene: Scene) -> None:
     assert kinds.count("recreated") >= 2
 
 
+@pytest.mark.slow
 def test_partitions_added(scene: Scene) -> None:
     with scene.writer():
         with Load(scene, ["gpu"], per_s=40):
