@@ -180,7 +180,7 @@ def json_and_pydantic(contracts: Contracts, seconds: int, batch_rows: int = 10_0
         rows, values = on.send(_as_json(contracts, _seconds(Fleet(contracts), seconds)))
         names = {name: [c.name for c in contracts[name].wire_columns] for name in contracts}
         models = {
-            name: create_model(name, **dict.fromkeys(columns, (Any, None)))  # type: ignore[call-overload]
+            name: create_model(name, **dict.fromkeys(columns, (Any, None)))  # type: ignore[call-overload]  # fields by name
             for name, columns in names.items()
         }
         consumer = make_consumer(on.settings, None)

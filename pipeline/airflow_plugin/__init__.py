@@ -64,6 +64,8 @@ class _LazyApp:
 class RackpulsePlugin(AirflowPlugin):
     """What Airflow loads by the entry point ``airflow.plugins``."""
 
+    # Airflow declares these as lists of the instance, and reads them from the class: ClassVar,
+    # which RUF012 asks for, would contradict its types.
     name = "rackpulse"
     fastapi_apps = [{"app": _LazyApp(), "url_prefix": PREFIX, "name": "rackpulse"}]  # noqa: RUF012
     external_views = [  # noqa: RUF012

@@ -99,7 +99,7 @@ def deliver(url: str | None, file: Path | None, airflow_url: str | None, metrics
     with health_page(health, registry, metrics_port, settings.metrics_host) as port:
         for destination in destinations:
             click.echo(f"alerts go to {destination.name} ({destination.shown()})")
-        click.echo(f"health: http://127.0.0.1:{port}/readyz")
+        click.echo(f"health: http://{settings.metrics_host}:{port}/readyz")
         service.run(stop, health)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,7 +56,7 @@ def write(
     # These repeat whole requests, or say that the machine is busy; the writer tells what matters.
     for noisy in ("urllib3", "clickhouse_connect", "kafka.net"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    chosen = {
+    chosen: dict[str, Any] = {
         "streams": tuple(name.strip() for name in streams.split(",") if name.strip()),
         "instance": instance,
         "group": group,
@@ -64,7 +65,8 @@ def write(
         "buffer_bytes": buffer_mb * 1_000_000 if buffer_mb else None,
         "session_timeout_ms": round(session_timeout * 1000) if session_timeout else None,
     }
-    options = Options(**{name: value for name, value in chosen.items() if value is not None})  # type: ignore[arg-type]
+    given = {name: value for name, value in chosen.items() if value is not None}
+    options = replace(Options(), **given)
     serve(settings, load_contracts(), options, stop_on_signals(), metrics_port)
 
 

@@ -248,6 +248,7 @@ def read_host(kind: str) -> bytes:
     """
     from pipeline.collectors.registry import reader
 
+    # Only readers of OF_HOST have it: the protocol of all readers does not name it.
     ask = getattr(reader(kind), "read_host")  # noqa: B009
     found: bytes = ask()
     return found

@@ -311,7 +311,7 @@ def to_float(raw: Raw) -> float | None:
     """A number from its text; None where it is none. ``1_0`` is none."""
     if isinstance(raw, bool):
         return None
-    if isinstance(raw, (bytes, str)) and (b"_" if isinstance(raw, bytes) else "_") in raw:  # type: ignore[operator]
+    if (isinstance(raw, bytes) and b"_" in raw) or (isinstance(raw, str) and "_" in raw):
         return None
     try:
         return float(raw)

@@ -112,11 +112,11 @@ def _library(lines: list[str]) -> tuple[list[Metric] | None, int]:
 
     def feed() -> Iterator[str]:
         nonlocal reached
-        for reached, line in enumerate(lines):  # noqa: B007
+        for reached, line in enumerate(lines):  # noqa: B007  # read after the loop
             yield line + "\n"
 
     try:
-        return list(text_fd_to_metric_families(feed())), reached  # type: ignore[no-untyped-call]
+        return list(text_fd_to_metric_families(feed())), reached  # type: ignore[no-untyped-call]  # not typed
     except Exception:
         # It says "bad page" with ValueError, KeyError, IndexError and others.
         return None, reached

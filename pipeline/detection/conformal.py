@@ -11,6 +11,7 @@ logarithmic scale first, which makes that tail a power law: the careful choice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,15 +115,15 @@ class Calibration:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, raw: dict[str, object]) -> Calibration:
+    def from_json(cls, raw: dict[str, Any]) -> Calibration:
         """The same from the model file."""
         return cls(
             np.asarray(raw["grid"], dtype=float),
             np.asarray(raw["exceed"], dtype=float),
-            int(raw["size"]),  # type: ignore[call-overload]
-            float(raw["tail_from"]),  # type: ignore[arg-type]
-            float(raw["tail_share"]),  # type: ignore[arg-type]
-            float(raw["tail_scale"]),  # type: ignore[arg-type]
+            int(raw["size"]),
+            float(raw["tail_from"]),
+            float(raw["tail_share"]),
+            float(raw["tail_scale"]),
             bool(raw["log"]),
         )
 

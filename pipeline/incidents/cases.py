@@ -224,7 +224,7 @@ def _gather(
             cases.append(
                 _owned(
                     found, kind, place,
-                    lambda lead, n, place=place: f"{word} {place}: {n} of its GPUs at once;"  # type: ignore[misc]
+                    lambda lead, n, place=place: f"{word} {place}: {n} of its GPUs at once;"  # type: ignore[misc]  # mypy infers no default
                     f" the worst: {lead.summary}",
                 )
             )  # fmt: skip

@@ -265,7 +265,7 @@ class Lane:
         self._metrics.counter(m.WRITER_TAKEOVERS, self.stream.name).inc(len(opened))
         if left and len(opened) < len(wanted):
             # Another writer took it in the same moment: do not fight.
-            raise SlowDownError("taken_by_another", random.uniform(0.2, 1.0))  # noqa: S311
+            raise SlowDownError("taken_by_another", random.uniform(0.2, 1.0))  # noqa: S311  # no secret
 
     def _cut(self) -> Batch | None:
         """Take the oldest items that make up a batch, of one topic id."""
@@ -463,7 +463,7 @@ class Lane:
             self._shared.events.put(Reopen(self.stream.name, mine, why))
         if why == "fenced":
             # Another writer works on it: do not fight for it at once.
-            self._pause(random.uniform(0.1, 0.5))  # noqa: S311
+            self._pause(random.uniform(0.1, 0.5))  # noqa: S311  # no secret
 
     def _store_error(self, exc: Exception, doing: str) -> None:
         outcome, word = classify(exc), reason(exc)

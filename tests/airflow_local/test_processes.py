@@ -23,7 +23,8 @@ from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc")
 
-# A leader with a child in a process group of its own, as Airflow's tasks have; both say so.
+# A leader with a child in a process group of its own, as Airflow's tasks have; both say so. They
+# are there to be ended, and end by themselves where a broken test leaves them.
 FAMILY = """
 import os, signal, subprocess, sys, time
 if "stubborn" in sys.argv:

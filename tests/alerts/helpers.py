@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,6 +112,7 @@ class Script:
     on_request: Any = None
     hang: threading.Event | None = None
     drip: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
     port: int = 0
 
     @property
@@ -147,13 +147,12 @@ def scripted(script: Script, port: int = 0) -> Iterator[Script]:
             for name, value in extra.items():
                 self.send_header(name, value)
             self.end_headers()
-            while script.drip:
+            while script.drip and not script.over.wait(0.05):
                 try:
                     self.wfile.write(b".")
                     self.wfile.flush()
                 except OSError:
                     return
-                time.sleep(0.05)
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
@@ -163,6 +162,7 @@ def scripted(script: Script, port: int = 0) -> Iterator[Script]:
     try:
         yield script
     finally:
+        script.over.set()
         if script.hang is not None:
             script.hang.set()
         script.drip = False

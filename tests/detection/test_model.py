@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-import pickle
+import pickle  # only to show that it is refused
 import zipfile
 from datetime import UTC, datetime
 

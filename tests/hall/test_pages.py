@@ -33,8 +33,8 @@ from pipeline.hall.pages.ufm import UfmPages
 from pipeline.hall.rows import RowMaker, at_time
 from pipeline.hall.view import View
 from pipeline.streams import Contracts, Stream
-from pipeline.streams.arrow import conform
 from tests.hall.helpers import START
+from tests.support.tables import comparable
 
 _FAULTS = {
     "healthy": [],
@@ -97,18 +97,8 @@ def _walk(hall: Hall, view: View, manager: str) -> bytes:
     return dump(fresh, context=context, manager_id=manager)
 
 
-def _comparable(stream: Stream, table: pa.Table) -> pa.Table:
-    table = conform(stream, table).unify_dictionaries().combine_chunks()
-    columns = [
-        column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
-    ]
-    order = [(name, "ascending") for name in stream.row_identity]
-    return pa.table(columns, names=table.column_names).sort_by(order)
-
-
 def _assert_same(stream: Stream, got: pa.Table, wanted: pa.Table) -> None:
-    a, b = _comparable(stream, got), _comparable(stream, wanted)
+    a, b = comparable(stream, got), comparable(stream, wanted)
     assert a.num_rows == b.num_rows
     wrong = [name for name in b.column_names if not a[name].equals(b[name])]
     assert not wrong, {name: (a[name].to_pylist()[:3], b[name].to_pylist()[:3]) for name in wrong}

@@ -26,9 +26,9 @@ from pipeline.hall.names import FABRICS
 from pipeline.hall.record import record
 from pipeline.hall.scenario import Scenario
 from pipeline.hall.targets import targets_of
-from pipeline.streams import Contracts, Stream
-from pipeline.streams.arrow import conform
+from pipeline.streams import Contracts
 from pipeline.topology import load_topology
+from tests.support.tables import comparable
 from tests.support.wait import wait_until
 
 _BASE = "http://127.0.0.1"
@@ -109,17 +109,6 @@ def _walk(client: TestClient, base: str) -> Iterator[dict[str, Any]]:
         wave += fresh
 
 
-def _plain(stream: Stream, table: pa.Table) -> pa.Table:
-    """In the order of identity, labels as text."""
-    table = conform(stream, table).unify_dictionaries().combine_chunks()
-    columns = [
-        column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        for column in table.columns
-    ]
-    order = [(name, "ascending") for name in stream.row_identity]
-    return pa.table(columns, names=table.column_names).sort_by(order)
-
-
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_the_pages_of_a_served_hall_are_the_rows_of_a_recorded_one(
     tmp_path: Path, fabric: str, contracts: Contracts
@@ -128,7 +117,7 @@ def test_the_pages_of_a_served_hall_are_the_rows_of_a_recorded_one(
     got = _served(tmp_path, fabric, contracts, tmp_path / "set" / "topology.json")
     assert set(got) == set(wanted)
     for name, table in wanted.items():
-        a, b = _plain(contracts[name], got[name]), _plain(contracts[name], table)
+        a, b = comparable(contracts[name], got[name]), comparable(contracts[name], table)
         assert b.num_rows, name
         assert a.num_rows == b.num_rows, name
         wrong = {

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-import brotli  # type: ignore[import-untyped]
+import brotli  # type: ignore[import-untyped]  # has no types
 import lz4.block
 import lz4.frame
 import zstandard

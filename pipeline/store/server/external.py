@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import IO
 
 from pipeline.store.server.engine import Connection
@@ -42,7 +43,7 @@ def tables(
             columns = _columns(connection, name, about)
             connection.run(f"CREATE TEMPORARY TABLE {quote_name(name)} ({columns})")
             made.append(name)
-            pieces = iter(lambda file=file: file.read(PIECE), b"")  # type: ignore[misc]
+            pieces = iter(partial(file.read, PIECE), b"")
             connection.insert(f"INSERT INTO {quote_name(name)}".encode(), format, pieces)
         yield
     finally:
