@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
 from pipeline.bus.publisher import Publisher
 from pipeline.bus.spool import Spool
 from pipeline.bus.spool_file import Record
+from pipeline.clock import SystemClock
 from pipeline.errors import SlowDownError
 from pipeline.settings import Settings
 from pipeline.streams import load_contracts
@@ -46,6 +46,7 @@ def main(bootstrap: str, spool: str, first: int, count: int, dies_at: int) -> No
     if dies_at:
         _die_at(dies_at)
     settings = Settings(bootstrap_servers=bootstrap)
+    clock = SystemClock()  # the pace of the load
     publisher = Publisher(settings, contracts, "col", Path(spool), max_bytes=_SPOOL_BYTES)
     for number in range(first, first + count):
         rows = sample(contracts["gpu"], ROWS, rack=f"rack-{number % 4:02d}",
@@ -56,9 +57,9 @@ def main(bootstrap: str, spool: str, first: int, count: int, dies_at: int) -> No
                 break
             except SlowDownError as exc:
                 print(f"refused {exc.reason}", flush=True)
-                time.sleep(0.05)
+                clock.wait(0.05)
         print(number, flush=True)
-        time.sleep(_PAUSE_S)
+        clock.wait(_PAUSE_S)
     assert publisher.flush(90)
     print(f"dropped {publisher.stats.dropped_rows}", flush=True)
     publisher.close()

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -94,10 +93,13 @@ def test_disk_full_at_the_spool(scene: Scene, tmp_path: Path) -> None:
             rounds = times(1, 4)
             for _ in range(rounds):
                 seen = _troubles(output)
-                while _troubles(output) == seen:
+
+                def refused(seen: int = seen, filler: Filler = filler) -> bool:
                     filler.fill()  # again and again: what was sent leaves the spool
                     assert process.poll() is None, output.read_text()[-2000:]
-                    time.sleep(0.02)
+                    return _troubles(output) > seen
+
+                wait_until(refused, "a put to be refused", 120, every_s=0.02)
                 filler.free()
             assert process.wait(120) == 0, output.read_text()[-2000:]
         finally:
@@ -132,8 +134,8 @@ def test_disk_full_at_the_store(scene: Scene, tmp_path: Path) -> None:
                 for _ in range(rounds):
                     before = _refused(scene)
                     filler.fill()
-                    wait_until(lambda b=before: _refused(scene) > b, "the store to refuse", 60)
-                    time.sleep(1.0)
+                    # Both streams: the second one comes to it a while after the first.
+                    wait_until(lambda b=before: _refused(scene) > b + 1, "the store to refuse", 60)
                     filler.free()
                     scene.produce("gpu", 1)
                     scene.wait_stored()
