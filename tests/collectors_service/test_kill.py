@@ -74,6 +74,12 @@ class RunningCollector:
             "samples in the spool", 120,
         )  # fmt: skip
 
+    def stays_alive(self, seconds: float) -> None:
+        """It must not end by itself within so long."""
+        assert self.process is not None
+        with pytest.raises(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -126,13 +132,13 @@ def test_killed_and_without_kafka(
                 # Random moments: within the start, or around and after the first samples.
                 if number % 4:
                     collector.wait_for_samples()
-                    time.sleep(draw.uniform(0.0, 2.0))
+                    collector.stays_alive(draw.uniform(0.0, 2.0))
                 else:
-                    time.sleep(draw.uniform(0.1, 3.0))
+                    collector.stays_alive(draw.uniform(0.1, 3.0))
                 collector.kill()
                 if number == min(KILLS // 2 + 3, KILLS - 1):
                     collector.start()
-                    time.sleep(max(0.0, away + KAFKA_AWAY_S - time.monotonic()))
+                    collector.stays_alive(max(0.0, away + KAFKA_AWAY_S - time.monotonic()))
                     collector.kill()
                     kafka.start()
             collector.start()
