@@ -10,7 +10,7 @@ peers now).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,6 +99,30 @@ def fit_baselines(
     return found
 
 
+def commission(
+    frame: Frame, spec: DetectorSpec, peers: Peers, baselines: Mapping[str, Baseline],
+    use: BoolArray,
+) -> dict[str, Baseline]:  # fmt: skip
+    """Baselines for entities that training never saw: slopes and fleet spreads stay, each
+    entity's own value and spread are learnt from a frame of its healthy time.
+
+    Args:
+        use: minutes x entities to learn from.
+    """
+    found = {}
+    for feature in spec.feature:
+        learnt = baselines[feature.name]
+        base = Baseline(learnt.slope, learnt.sigma, learnt.sigma_long)
+        group = np.where(use, peers[feature.family].code, -1)
+        centred = _without_given(frame, feature, group, use, base)
+        if feature.offset or feature.compare == "own":
+            base.offset = _offsets(centred, frame, feature)
+        residual = _recentred(centred, base, frame, group, feature)
+        base.spread = _spreads(residual, frame, max(base.sigma, feature.floor))
+        found[feature.name] = base
+    return found
+
+
 def residuals(
     frame: Frame, spec: DetectorSpec, peers: Peers, baselines: dict[str, Baseline],
     fit: BoolArray,
@@ -112,10 +136,7 @@ def residuals(
         group = np.where(judged, code, -1)
         base = baselines[feature.name]
         x = np.where(judged, frame.value(feature.name), np.nan)
-        centred = _centred(x, group, feature)
-        if feature.given:
-            g = np.where(judged, frame.value(feature.given), np.nan)
-            centred = centred - base.slope * _centred(g, group, feature)
+        centred = _without_given(frame, feature, group, judged, base)
         residual = _recentred(centred, base, frame, group, feature)
         scale: FloatArray = base.scale(frame.entities, feature.floor)
         if feature.compare == "peers":
@@ -164,6 +185,17 @@ def _centred(x: FloatArray, group: np.ndarray, feature: Feature) -> FloatArray:
         return x
     median, count = group_median(x, group)
     return np.where(count > 1, x - median, np.nan)
+
+
+def _without_given(
+    frame: Frame, feature: Feature, group: np.ndarray, use: BoolArray, base: Baseline
+) -> FloatArray:
+    """A feature over its peers' median, less what the one that it follows explains."""
+    centred = _centred(np.where(use, frame.value(feature.name), np.nan), group, feature)
+    if feature.given:
+        g = np.where(use, frame.value(feature.given), np.nan)
+        centred = centred - base.slope * _centred(g, group, feature)
+    return centred
 
 
 def _recentred(

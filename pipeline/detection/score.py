@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,10 @@ from pipeline.detection import registry
 from pipeline.detection.engine import Judged, judge_frame
 from pipeline.detection.findings import COLUMNS, Finding, as_row, findings_at
 from pipeline.detection.frame import MINUTE, read_frame, whole_minute
+from pipeline.detection.gate import inspect
 from pipeline.detection.model import Model
+from pipeline.detection.peers import find_peers
+from pipeline.detection.residuals import commission
 from pipeline.detection.spec import DetectorSpec, load_specs
 from pipeline.errors import ConfigError
 
@@ -60,6 +63,7 @@ def lookback_minutes(spec: DetectorSpec) -> int:
 def score(
     client: Client, settings: Settings, window_end: datetime,
     detectors: Sequence[str] | None = None, *, specs: dict[str, DetectorSpec] | None = None,
+    models: Mapping[str, Model] | None = None,
 ) -> ScoreReport:  # fmt: skip
     """Score the minute that ends at ``window_end`` with the live models.
 
@@ -67,6 +71,7 @@ def score(
         window_end: a whole minute, UTC. The verdict depends on stored rows before it alone,
             never on the time of the call.
         detectors: ids; by default all.
+        models: by detector, in place of the live ones: see :func:`commissioned`.
 
     Raises:
         RackpulseError: ``window_end`` is no whole minute.
@@ -78,16 +83,46 @@ def score(
     for name in detectors or list(specs):
         if name not in specs:
             raise ConfigError(f"No detector {name}: there are {', '.join(specs)}")
-        report.detectors.append(_score_one(client, settings.cluster, window_end, specs[name]))
+        model = (models or {}).get(name) or registry.live_model(client, name)
+        scored = _score_one(client, settings.cluster, window_end, specs[name], model)
+        report.detectors.append(scored)
     return report
 
 
+def commissioned(
+    client: Client, settings: Settings, start: datetime, end: datetime,
+    *, specs: dict[str, DetectorSpec] | None = None,
+) -> dict[str, Model]:  # fmt: skip
+    """The live models, for a cluster that they were not trained on.
+
+    What a model knows of single entities holds for its own cluster alone, whatever the names
+    say: it is replaced by what these entities show in healthy time of their own.
+
+    Args:
+        settings: of the other cluster.
+        start, end: its healthy time, whole minutes, UTC.
+
+    Returns:
+        By detector; only those with a live model.
+    """
+    found = {}
+    for name, spec in (specs or load_specs()).items():
+        model = registry.live_model(client, name)
+        if model is None:
+            continue
+        frame = read_frame(client, spec, settings.cluster, start, end)
+        fit = inspect(frame, spec).fit
+        peers = find_peers(frame, spec, fit)
+        known = commission(frame, spec, peers, model.baselines, fit)
+        found[name] = replace(model, baselines=known)
+    return found
+
+
 def _score_one(
-    client: Client, cluster: str, window_end: datetime, spec: DetectorSpec
+    client: Client, cluster: str, window_end: datetime, spec: DetectorSpec, model: Model | None
 ) -> DetectorScore:
     began = time.monotonic()
     out = DetectorScore(spec.id)
-    model = registry.live_model(client, spec.id)
     if model is None:
         out.skipped = f"no live model: run  rackpulse detect train {spec.id}"
         return out

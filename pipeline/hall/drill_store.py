@@ -17,6 +17,8 @@ from pipeline.streams import Contracts
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
 
+    from pipeline.detection.model import Model
+
 # A drill's incidents that are older than this are those of a drill that was killed.
 GIVEN_UP = timedelta(hours=2)
 
@@ -28,6 +30,7 @@ class StorePipeline:
         self._client = client
         self._settings = settings
         self._contracts = contracts
+        self._models: dict[str, Model] = {}
 
     def stored(self, cluster: str) -> dict[str, int]:
         found = {}
@@ -40,12 +43,18 @@ class StorePipeline:
             found[stream] = int(rows[0][0])
         return found
 
+    def commission(self, cluster: str, start: datetime, end: datetime) -> None:
+        from pipeline.detection import commissioned
+
+        settings = self._settings.model_copy(update={"cluster": cluster})
+        self._models = commissioned(self._client, settings, start, end)
+
     def judge(self, cluster: str, window_end: datetime) -> list[Mapping[str, Any]]:
         from pipeline.detection import score
         from pipeline.incidents import step
 
         settings = self._settings.model_copy(update={"cluster": cluster})
-        score(self._client, settings, window_end)
+        score(self._client, settings, window_end, models=self._models)
         return [asdict(transition) for transition in step(self._client, settings, window_end)]
 
     def tidy(self, cluster: str, at: datetime) -> None:

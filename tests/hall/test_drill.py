@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +55,11 @@ class _Pipeline:
         for stream, _, rows, _ in self._kafka.bodies:
             counts[stream] = counts.get(stream, 0) + rows
         return {} if self._spoiled.get("writer") else counts
+
+    def commission(self, cluster: str, start: datetime, end: datetime) -> None:
+        assert cluster == self.cluster
+        assert not self.windows
+        self.healthy = (start, end)
 
     def judge(self, cluster: str, window_end: datetime) -> list[Mapping[str, Any]]:
         assert cluster == self.cluster
@@ -119,6 +124,9 @@ def test_a_drill_follows_the_fault_to_the_webhook(contracts: Contracts) -> None:
     assert report.as_json()["passed"] is True
     # Nobody scores the shadow hall later: what is open there is closed.
     assert pipeline.tidied == (report.cluster, pipeline.windows[-1])
+    # The racks are made known from healthy time alone, after the hall has warmed up.
+    start = datetime.fromisoformat(report.fault_start)
+    assert pipeline.healthy == (start - timedelta(minutes=18), start)
 
 
 def test_the_shadow_hall_is_a_cluster_of_its_own(contracts: Contracts) -> None:
