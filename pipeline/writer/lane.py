@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from pipeline import metrics as m
 from pipeline.errors import RackpulseError, SlowDownError
+from pipeline.memory import give_back
 from pipeline.store import Outcome, classify, reason
 from pipeline.streams import Stream
 from pipeline.writer import gaps
@@ -28,7 +29,6 @@ from pipeline.writer.deadletters import DeadLetters, letter_of
 from pipeline.writer.events import Failed, Item, Opened, Reopen, Stored
 from pipeline.writer.gaps import Gap
 from pipeline.writer.insert import Fence, insert
-from pipeline.writer.memory import give_back
 from pipeline.writer.sequences import Sequences
 from pipeline.writer.shared import Shared, StoreClient
 from pipeline.writer.state import Owned, Ownership
@@ -87,6 +87,7 @@ class Lane:
         self._wanted: dict[int, Wanted] = {}
         self._open: dict[int, _Open] = {}
         self._stop_at: float | None = None
+        self._hurry = False
         # Of the lane's own thread:
         self._batch: Batch | None = None
         self._tries = 0
@@ -122,6 +123,12 @@ class Lane:
                 self._inbox_bytes += item.size
                 if isinstance(item.what, Taken):
                     self._inbox_rows += item.what.batch.num_rows
+            self._changed.notify()
+
+    def hurry(self) -> None:
+        """Store what is there: no more is read until some of it is stored."""
+        with self._changed:
+            self._hurry = True
             self._changed.notify()
 
     def drop(self, partitions: Iterable[int]) -> None:
@@ -202,6 +209,7 @@ class Lane:
             return False
         return (
             self._stop_at is not None
+            or self._hurry
             or self._inbox_rows >= self._options.max_rows
             or self._inbox_bytes >= self._options.max_bytes
             or now - self._inbox[0].read_at >= self._linger_s()
@@ -213,7 +221,7 @@ class Lane:
         if sum(self._unread.values()) >= options.behind_messages:
             return max(options.linger_s, options.behind_linger_s)
         few = self._inbox_rows < options.few_rows * options.linger_s
-        return options.linger_s * (2 if few else 1)
+        return options.linger_s * (options.few_longer if few else 1)
 
     def _turn(self) -> None:
         doing = "take_over"
@@ -297,6 +305,7 @@ class Lane:
                 item.what.batch.num_rows for item in kept if isinstance(item.what, Taken)
             )
             self._batch_bytes = size
+            self._hurry = False
         if label is None:
             return None
         batch = Batch(label, taken)

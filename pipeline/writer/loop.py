@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _POLL_MS = 100
 _POLL_RECORDS = 50
+_FETCH_BYTES = 1_000_000  # at fleet rate twenty fetches a second, and not one for each message
 _GAUGES_EVERY_S = 1.0
 _TROUBLE_S = 10.0  # for so long an error that did not come again is shown
 
@@ -114,6 +115,7 @@ class Writer:
             session_timeout_ms=self._options.session_timeout_ms,
             max_poll_interval_ms=self._options.max_poll_interval_ms,
             max_poll_records=_POLL_RECORDS,
+            fetch_min_bytes=_FETCH_BYTES,
             metrics_enabled=False,
         )
 
@@ -397,6 +399,7 @@ class Writer:
             if not state.held and total > self._options.buffer_bytes and mine > share / 2:
                 self._consumer.pause(tp)
                 state.held = True
+                self._lanes[tp.topic].hurry()
             elif state.held and (total < self._options.buffer_bytes * 0.6 or mine < share / 4):
                 self._consumer.resume(tp)
                 state.held = False

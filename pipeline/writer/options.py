@@ -17,9 +17,9 @@ class Options:
             its number gets its partitions at once.
         max_rows: of a block.
         max_bytes: message bytes of a block.
-        linger_s: how long the oldest message of a block waits for more. A stream of few rows
-            waits twice as long: an insert into a wide table costs some 40 ms of the store's CPU,
-            however small it is.
+        linger_s: how long the oldest message of a block waits for more.
+        few_longer: how much longer a stream of few rows waits: an insert into a wide table
+            costs some 40 ms of the store's CPU, however small it is.
         few_rows: per second, up to which a stream counts as one of few rows.
         behind_linger_s: the same while there is a backlog to read: it is not fresh anyway.
         behind_messages: in the log and not read yet, from which on there is a backlog.
@@ -38,8 +38,9 @@ class Options:
     group: str = GROUP
     max_rows: int = 150_000
     max_bytes: int = 40_000_000
-    linger_s: float = 1.0
-    few_rows: int = 4_000
+    linger_s: float = 1.5
+    few_longer: float = 4 / 3
+    few_rows: int = 30_000
     behind_linger_s: float = 5.0
     behind_messages: int = 100
     buffer_bytes: int = 88_000_000

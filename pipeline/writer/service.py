@@ -11,6 +11,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import ConfigError, RackpulseError, SlowDownError
+from pipeline.memory import keep_large_pieces
 from pipeline.metrics import Metrics
 from pipeline.service import Health, health_page
 from pipeline.settings import Settings
@@ -49,6 +50,7 @@ def serve(
     unknown = [name for name in options.streams if name not in contracts]
     if unknown:
         raise ConfigError(f"No stream {', '.join(unknown)}: there are {', '.join(contracts)}")
+    keep_large_pieces()
     clock = clock or SystemClock()
     metrics = Metrics()
     health = Health(clock)

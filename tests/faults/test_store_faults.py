@@ -145,6 +145,15 @@ def test_slow_store_keeps_the_group_and_the_memory(scene: Scene) -> None:
             scene.check("store slow: two seconds per insert", 1, timeout_s=120)
 
 
+def test_a_full_buffer_is_stored_without_waiting_for_more(scene: Scene) -> None:
+    """Reading is paused for want of memory: whoever waits for more rows waits for nothing."""
+    scene.produce("gpu", 400, rows=50)
+    with scene.writer("--buffer-mb", "1", "--linger", "300"):
+        wait_for_more(scene, 10_000, 60)
+    with scene.writer():
+        scene.check("buffer full long before its time", 1)
+
+
 def test_store_away_for_a_while(scene: Scene) -> None:
     rounds = times(1, 4)
     with scene.writer() as writer:

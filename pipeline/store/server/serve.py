@@ -16,6 +16,7 @@ import uvicorn
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import RackpulseError
+from pipeline.memory import keep_large_pieces
 from pipeline.settings import Settings
 from pipeline.store.local import (
     Endpoint,
@@ -53,6 +54,7 @@ def serve(
     Raises:
         RackpulseError: the folder or the port is in use; the text says by what.
     """
+    keep_large_pieces()
     folder = store_folder(settings.state_dir)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
