@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ _FORKS.set_forkserver_preload(
 )
 
 
-def _write(log: str, environment: dict[str, str], args: list[str]) -> None:
+def _write(log: str, environment: dict[str, str], args: list[str], ahead_s: float) -> None:
     os.environ.update(environment)
+    if ahead_s:
+        _move_clock(ahead_s)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -51,12 +54,22 @@ def _write(log: str, environment: dict[str, str], args: list[str]) -> None:
     main()
 
 
+def _move_clock(ahead_s: float) -> None:
+    """Another time of day, in this process and for its rows' ingest times."""
+    from pipeline.writer import shared
+
+    now = SystemClock.now
+    SystemClock.now = lambda self: now(self) + timedelta(seconds=ahead_s)  # type: ignore[method-assign]
+    shared._CLOCK_TOLERANCE_S += abs(ahead_s)  # else it follows the store's clock, as it should
+
+
 class ForkedWriter:
     """``rackpulse write`` in a process of its own that starts in a moment: the imports are
     done once, in the server that it is forked from."""
 
-    def __init__(self, log: Path, settings: Settings, *args: str) -> None:
+    def __init__(self, log: Path, settings: Settings, *args: str, ahead_s: float = 0.0) -> None:
         self.log = log
+        self._ahead_s = ahead_s
         self.settings = settings
         self.args = list(args)
         self._process: Any = None
@@ -71,8 +84,9 @@ class ForkedWriter:
         if self.settings.store_dsn is not None:
             environment["RACKPULSE_STORE_DSN"] = self.settings.store_dsn.get_secret_value()
         self._process = _FORKS.Process(
-            target=_write, args=(str(self.log), environment, self.args), daemon=True
-        )
+            target=_write, args=(str(self.log), environment, self.args, self._ahead_s),
+            daemon=True,
+        )  # fmt: skip
         self._process.start()
         return self
 
@@ -269,13 +283,15 @@ class Scene:
             own.close()
         return places
 
-    def writer(self, *args: str, settings: Settings | None = None, name: str = "") -> ForkedWriter:
-        """A writer with short waits, not started."""
+    def writer(
+        self, *args: str, settings: Settings | None = None, name: str = "", ahead_s: float = 0.0
+    ) -> ForkedWriter:
+        """A writer with short waits, not started; its clock is ``ahead_s`` ahead."""
         log = self.folder / f"{self._test}{name}.log"
         group = f"faults-{self._test}"
         defaults = ["--linger", "0.1", "--session-timeout", "6", "--group", group,
                     "--streams", "gpu,event"]  # fmt: skip
-        made = ForkedWriter(log, settings or self.settings, *defaults, *args)
+        made = ForkedWriter(log, settings or self.settings, *defaults, *args, ahead_s=ahead_s)
         self._writers.append(made)
         return made
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.bus.codec import Message, encode, split
 from pipeline.streams.arrow import wire_schema
-from tests.faults.scene import Scene
+from tests.faults.scene import Load, Scene
 from tests.support.wait import wait_until
 from tests.writer.rows import START, sample
 from tests.writer.running import producer, send, stored
@@ -150,6 +150,32 @@ def test_samples_with_a_clock_that_is_days_off(scene: Scene, days: int) -> None:
             scene.ledger.add("gpu", *place, 5)
         scene.check(f"samples {days:+d} days off", 1)
     sender.close()
+
+
+@pytest.mark.slow
+def test_midnight_in_the_midst_of_writing(scene: Scene) -> None:
+    """Parts of two ingest days, and a writer that is killed and comes back in between."""
+    now = datetime.now(UTC)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    ahead_s = (midnight - now).total_seconds() - 25  # a writer starts within that
+    days = (
+        "SELECT groupUniqArray(toDate(ingested_at)) FROM telemetry.gpu"
+        f" WHERE ingested_at >= '{midnight - timedelta(days=1):%Y-%m-%d %H:%M:%S}'"
+    )
+    with scene.store.client() as client, Load(scene, ["gpu", "event"], per_s=50):
+
+        def written_on(day: datetime) -> bool:
+            return day.date() in client.query(days).result_rows[0][0]
+
+        with scene.writer(ahead_s=ahead_s) as first:
+            wait_until(lambda: written_on(midnight - timedelta(days=1)), "rows before it", 30)
+            wait_until(lambda: written_on(midnight), "rows after it", 60)
+            first.kill9()
+        with scene.writer(ahead_s=ahead_s):
+            before = rows_of(scene)
+            wait_until(lambda: rows_of(scene) > before, "rows of the next writer", 60)
+    with scene.writer(ahead_s=ahead_s):
+        scene.check("midnight, and a kill after it", 1)
 
 
 def _changed(scene: Scene, stream: str, **columns: pa.Array) -> Message:
