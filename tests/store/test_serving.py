@@ -99,9 +99,20 @@ def test_sigterm_does_not_wait_for_ever(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with RunningStore(tmp_path) as store:
-        os.kill(store.pid, number)
-        assert store.stop() == 0
+        assert store.end(number) == 0
         assert not endpoint_file(store.settings.state_dir).exists()
+        assert "Traceback" not in store.log.read_text()
+
+
+def test_more_signals_while_it_closes_tear_nothing_down(tmp_path: Path) -> None:
+    with RunningStore(tmp_path) as store:
+        os.kill(store.pid, signal.SIGINT)
+
+        def closed() -> bool:
+            os.kill(store.pid, signal.SIGTERM)  # as a supervisor and Ctrl-C together do
+            return "the store is closed" in store.log.read_text()
+
+        wait_until(closed, "the store to be closed in order", 20)
         assert "Traceback" not in store.log.read_text()
 
 

@@ -101,13 +101,14 @@ class RunningStore:
 
     def stop(self) -> int:
         """SIGTERM, and the exit code; does nothing when it is not running."""
-        return self._end(signal.SIGTERM)
+        return self.end(signal.SIGTERM)
 
     def kill9(self) -> None:
         """SIGKILL."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
-    def _end(self, number: signal.Signals) -> int:
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal, and the exit code."""
         if self._process is None:
             return 0
         process, self._process = self._process, None

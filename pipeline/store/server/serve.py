@@ -7,7 +7,9 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -73,6 +75,10 @@ def serve(
             h11_max_incomplete_event_size=MAX_HEAD,
         )  # fmt: skip
         server = _Server(config, engine.stop_all)
+        if threading.current_thread() is threading.main_thread():
+            # uvicorn puts back what it found: a second signal must not tear the engine down.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, server.handle_exit)
         logging.getLogger("uvicorn.error").addFilter(_expected)
         # The socket listens already: who reads the endpoint may connect at once.
         write_private(endpoint_file(settings.state_dir), endpoint.model_dump())
