@@ -13,7 +13,6 @@ from rich.table import Table
 from pipeline.clock import SystemClock
 from pipeline.settings import load_settings
 from pipeline.streams import load_contracts
-from pipeline.up.faults import FaultPlan
 from pipeline.up.live import make_console
 from pipeline.up.ports import DEFAULT_PORTS
 from pipeline.up.run import Run
@@ -75,7 +74,7 @@ def up(
         load_settings(),
         load_contracts(),
         Plan(racks, seed, history_hours),
-        FaultPlan(None if no_faults else drawn),
+        None if no_faults else drawn,
         ports,
         make_console(),
         SystemClock(),

@@ -1,9 +1,8 @@
-"""Three faults in the virtual hall, once the detectors judge what it does."""
+"""Three faults in the virtual hall, once the detectors are live."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,33 +13,21 @@ from pipeline.up.observe import Scoring
 DETECTORS = frozenset({"straggler_gpu", "hot_rack", "congested_link"})
 
 
-@dataclass(frozen=True)
-class FaultPlan:
-    """Which faults to start.
-
-    Attributes:
-        seed: draws entity, time and severity of one fault per detector; None starts none.
-        settle_runs: scoring runs with every detector live before the faults are drawn.
-    """
-
-    seed: int | None
-    settle_runs: int = 1
-
-
 class FaultStarter:
-    """Asks the hall for its faults once every detector has judged a few windows, and says when
-    each is found.
+    """Asks the hall for its faults once every detector has a live model, and says when each is
+    found.
 
     Args:
+        seed: draws entity, time and severity of one fault per detector; None starts none.
         hall_url: address of the hall.
         say: prints a line for the person.
     """
 
-    def __init__(self, plan: FaultPlan, hall_url: str, say: Callable[[str], None]) -> None:
-        self._plan = plan
+    def __init__(self, seed: int | None, hall_url: str, say: Callable[[str], None]) -> None:
+        self._seed = seed
         self._hall_url = hall_url
         self._say = say
-        self._done = plan.seed is None
+        self._done = seed is None
         self._hidden: list[dict[str, Any]] = []
 
     def step(self, scoring: Scoring, incidents: list[dict[str, Any]], now: datetime) -> None:
@@ -52,11 +39,9 @@ class FaultStarter:
         self._look_for(incidents, now)
         if self._done or not scoring.live >= DETECTORS:
             return
-        if min(scoring.runs.get(name, 0) for name in DETECTORS) < self._plan.settle_runs:
-            return
         try:
             answer = httpx.post(
-                f"{self._hall_url}/hall/faults", json={"seed": self._plan.seed}, timeout=10.0
+                f"{self._hall_url}/hall/faults", json={"seed": self._seed}, timeout=10.0
             )
             answer.raise_for_status()
         except httpx.HTTPError as exc:
@@ -64,7 +49,7 @@ class FaultStarter:
             return
         self._done = True
         self._hidden = answer.json()["faults"]
-        self._say(f"faults drawn from seed {self._plan.seed}:")
+        self._say(f"faults drawn from seed {self._seed}:")
         for fault in self._hidden:
             name, entity = fault["entity_name"], fault["entity"]
             self._say(

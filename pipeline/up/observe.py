@@ -42,12 +42,10 @@ class Scoring:
 
     Attributes:
         live: detectors with a live model.
-        runs: scoring runs of the last day, by detector.
         newest: end of the newest window that was judged, by detector.
     """
 
     live: frozenset[str]
-    runs: Mapping[str, int]
     newest: Mapping[str, datetime]
 
     def text(self, now: datetime) -> str:
@@ -144,15 +142,14 @@ class Observer:
             "SELECT detector FROM telemetry.detector_model WHERE state = 'live'"
         )
         runs = self._client.query(
-            "SELECT detector, count(), max(window_end) FROM telemetry.score_run "
+            "SELECT detector, max(window_end) FROM telemetry.score_run "
             "WHERE cluster = {cluster:String} AND model_version != '' "
             "AND window_end > now() - INTERVAL 1 DAY GROUP BY detector",
             parameters={"cluster": self._settings.cluster},
         )
         return Scoring(
             live=frozenset(str(row[0]) for row in live.result_rows),
-            runs={str(name): int(count) for name, count, _ in runs.result_rows},
-            newest={str(name): newest for name, _, newest in runs.result_rows},
+            newest={str(name): newest for name, newest in runs.result_rows},
         )
 
 

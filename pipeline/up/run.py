@@ -27,7 +27,7 @@ from pipeline.settings import Settings
 from pipeline.store import connect, migrate
 from pipeline.streams import Contracts
 from pipeline.up import live, services
-from pipeline.up.faults import FaultPlan, FaultStarter
+from pipeline.up.faults import FaultStarter
 from pipeline.up.observe import Observer, StreamStatus, as_json
 from pipeline.up.ports import choose_ports
 from pipeline.up.process import MARK, ServiceSpec, end_leftovers
@@ -72,7 +72,7 @@ class Run:
         settings: Settings,
         contracts: Contracts,
         plan: Plan,
-        fault_plan: FaultPlan,
+        faults_seed: int | None,
         asked_ports: dict[str, int],
         console: Console,
         clock: Clock,
@@ -80,7 +80,7 @@ class Run:
         self._settings = settings
         self._contracts = contracts
         self._plan = plan
-        self._fault_plan = fault_plan
+        self._faults_seed = faults_seed
         self._asked_ports = asked_ports
         self._console = console
         self._clock = clock
@@ -202,7 +202,7 @@ class Run:
         with connect(self._settings) as client:
             observer = Observer(client, self._settings, self._contracts, self._clock)
             hall = f"http://127.0.0.1:{self._ports['hall']}"
-            starter = FaultStarter(self._fault_plan, hall, self._say)
+            starter = FaultStarter(self._faults_seed, hall, self._say)
             addresses = self._addresses()
             for name, address in addresses.items():
                 self._say(f"{name:18} {address}")

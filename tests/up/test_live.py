@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.up import live
-from pipeline.up.faults import DETECTORS, FaultPlan, FaultStarter
+from pipeline.up.faults import DETECTORS, FaultStarter
 from pipeline.up.observe import Scoring, StreamStatus
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -67,11 +67,10 @@ def test_no_incident_is_said() -> None:
 def test_scoring_line_names_the_oldest_window() -> None:
     scoring = Scoring(
         frozenset(DETECTORS),
-        dict.fromkeys(DETECTORS, 5),
         {"hot_rack": NOW - timedelta(seconds=90), "straggler_gpu": NOW - timedelta(seconds=30)},
     )
     assert "(90 s ago)" in scoring.text(NOW)
-    assert "no live model" in Scoring(frozenset(), {}, {}).text(NOW)
+    assert "no live model" in Scoring(frozenset(), {}).text(NOW)
 
 
 class _Hall:
@@ -103,23 +102,22 @@ def _incident(detector: str, entity: str, cause: str) -> dict[str, Any]:
     return {"detector": detector, "entity": entity, "cause": cause}
 
 
-def _scoring(runs: int, live: frozenset[str] = DETECTORS) -> Scoring:
-    return Scoring(live, dict.fromkeys(DETECTORS, runs), {})
+def _scoring(live: frozenset[str] = DETECTORS) -> Scoring:
+    return Scoring(live, {})
 
 
-def test_faults_start_once_and_only_when_every_detector_has_judged(
+def test_faults_start_once_and_only_when_every_detector_is_live(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hall = _Hall(monkeypatch, [503, 200])
     said: list[str] = []
-    starter = FaultStarter(FaultPlan(seed=7, settle_runs=2), "http://hall", said.append)
-    starter.step(_scoring(9, live=frozenset({"hot_rack"})), [], NOW)
-    starter.step(_scoring(1), [], NOW)
+    starter = FaultStarter(7, "http://hall", said.append)
+    starter.step(_scoring(live=frozenset({"hot_rack"})), [], NOW)
     assert not hall.asked
-    starter.step(_scoring(2), [], NOW)
+    starter.step(_scoring(), [], NOW)
     assert len(hall.asked) == 1
-    starter.step(_scoring(3), [], NOW)
-    starter.step(_scoring(4), [], NOW)
+    starter.step(_scoring(), [], NOW)
+    starter.step(_scoring(), [], NOW)
     assert len(hall.asked) == 2, "refused once, taken once, never asked again"
     assert "faults drawn from seed 7:" in said
     assert "  hot_rack: tired pump on cdu-1, severity 0.50, starts at 12:01:00 UTC" in said
@@ -132,17 +130,17 @@ def test_faults_start_once_and_only_when_every_detector_has_judged(
 def test_what_was_found_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _Hall(monkeypatch, [200])
     said: list[str] = []
-    starter = FaultStarter(FaultPlan(seed=7, settle_runs=2), "http://hall", said.append)
+    starter = FaultStarter(7, "http://hall", said.append)
     other = _incident("hot_rack", "rack-03", "tired_pump")
-    starter.step(_scoring(2), [other], LATER)
+    starter.step(_scoring(), [other], LATER)
     del said[:]
     far_end = _incident("congested_link", "0x0b/1", "slow_receiver")
-    starter.step(_scoring(3), [other, far_end], LATER)
-    starter.step(_scoring(3), [other, far_end], LATER)
+    starter.step(_scoring(), [other, far_end], LATER)
+    starter.step(_scoring(), [other, far_end], LATER)
     assert said == [
         "found 3.5 min after its start: bad cable on leaf-r1-1 port 76, taken for slow receiver"
     ]
-    starter.step(_scoring(4), [far_end, _incident("hot_rack", "cdu-1", "tired_pump")], LATER)
+    starter.step(_scoring(), [far_end, _incident("hot_rack", "cdu-1", "tired_pump")], LATER)
     assert said[1:] == [
         "found 4.0 min after its start: tired pump on cdu-1",
         "all faults are found; Ctrl-C stops everything",
@@ -151,5 +149,5 @@ def test_what_was_found_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_faults_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
     hall = _Hall(monkeypatch, [])
-    FaultStarter(FaultPlan(seed=None), "http://hall", print).step(_scoring(9), [], NOW)
+    FaultStarter(None, "http://hall", print).step(_scoring(), [], NOW)
     assert not hall.asked
