@@ -21,6 +21,10 @@ from pipeline.hall.jobs import Schedule
 _DRAW = 108
 ATTEMPTS = 24
 DETECTORS = ("straggler_gpu", "hot_rack", "congested_link")
+# A checkpoint unsettles heat for minutes, and nobody judges what has not settled: a fault that
+# is to be shown soon starts where none is near.
+CALM_BEFORE_S, CALM_AFTER_S = 120.0, 420.0
+CALM_ATTEMPTS = 6
 
 
 class Drawer:
@@ -44,11 +48,13 @@ class Drawer:
         *,
         taken: Sequence[Fault] = (),
         ramp_s: float | None = None,
+        calm: bool = False,
     ) -> Fault:
         """One fault of one of ``causes``, at an entity that is busy all the time.
 
         Args:
             taken: faults that it must not share an entity, rack or loop with.
+            calm: where no checkpoint is near its start.
 
         Raises:
             RackpulseError: nothing is busy for so long.
@@ -58,7 +64,9 @@ class Drawer:
             until = end if math.isfinite(end) else start + 1800.0
             schedule = Schedule(self.fleet, self.epoch)
             schedule.move_to(start - 60.0)
-            candidates = self._candidates(str(cause), kind.entity_kind, schedule, start, until)
+            candidates = self._candidates(
+                str(cause), kind.entity_kind, schedule, start, until, calm=calm
+            )
             candidates = self._free(candidates, kind.entity_kind, taken, start, until)
             if not candidates.size:
                 continue
@@ -80,7 +88,8 @@ class Drawer:
             at = start + round(float(self.rng.uniform(0.0, spread_s)), 0)
             for attempt in range(ATTEMPTS):
                 try:
-                    found.append(self.one(causes, at + 60.0 * attempt, taken=found))
+                    calm = attempt < CALM_ATTEMPTS
+                    found.append(self.one(causes, at + 60.0 * attempt, taken=found, calm=calm))
                     break
                 except RackpulseError:  # a job has just ended: wait for the next one
                     if attempt == ATTEMPTS - 1:
@@ -157,11 +166,14 @@ class Drawer:
         return f.rack_ids[index] if kind == "rack" else f.cdu_ids[index]
 
     def _candidates(
-        self, cause: str, kind: str, schedule: Schedule, start: float, end: float
+        self, cause: str, kind: str, schedule: Schedule, start: float, end: float, *, calm: bool
     ) -> Ints:
         f = self.fleet
         busy = schedule.train & (schedule.start + schedule.load_s < start) & (schedule.end > end)
         members = busy[schedule.gpu_partition]
+        if calm:
+            _, _, saving, _ = schedule.phases(start - CALM_BEFORE_S, start + CALM_AFTER_S)
+            members = members & (saving == 0.0)[schedule.gpu_partition]
         if kind == "gpu":
             members = members & (schedule.members[schedule.gpu_partition] >= 32)
             members[self.births.slow] = False

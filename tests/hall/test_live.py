@@ -11,6 +11,7 @@ import pytest
 from pipeline.clock import ManualClock
 from pipeline.errors import ConfigError
 from pipeline.hall.fleet import build_fleet
+from pipeline.hall.jobs import Schedule
 from pipeline.hall.live import LiveHall
 from pipeline.hall.snapshot import read_snapshot
 from tests.hall.helpers import counters_of
@@ -111,6 +112,27 @@ def test_twenty_seeds_all_draw_faults_that_can_be_seen(tmp_path: Path, racks: in
         "blocked_quick_disconnect", "tired_pump", "supply_drift",
         "bad_cable", "downed_uplink", "slow_receiver",
     }  # fmt: skip
+
+
+def test_a_drawn_fault_does_not_start_beside_a_checkpoint_of_its_job(tmp_path: Path) -> None:
+    """A checkpoint hides what heat tells for four minutes: the fault would be found late."""
+    clock = ManualClock(_NOW)
+    live = _hall(tmp_path, clock, racks=8)
+    fleet = live.fleet
+    for seed in range(24):
+        clock.advance(300)
+        live.step()
+        for fault in live.draw(seed):
+            schedule = Schedule(fleet, live.hall.epoch)
+            schedule.move_to(fault.start - 60)
+            if fault.entity_kind == "gpu":
+                gpus = np.array([fault.index])
+            elif fault.entity_kind == "rack":
+                gpus = np.flatnonzero(fleet.gpu_rack == fault.index)
+            else:
+                continue
+            saving = schedule.phases(fault.start, fault.start + 360)[2]
+            assert not saving[schedule.gpu_partition[gpus]].any(), (seed, fault)
 
 
 def test_another_halls_state_is_refused(tmp_path: Path) -> None:
