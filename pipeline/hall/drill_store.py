@@ -100,7 +100,10 @@ def run_drill(
         RackpulseError: the store or Kafka does not answer, the cause or entity is unknown, or a
             detector has no live model yet.
     """
-    from pipeline.store import connect
+    from clickhouse_connect.driver.exceptions import ClickHouseError
+    from urllib3.exceptions import HTTPError
+
+    from pipeline.store import connect, reason
 
     clock = clock or SystemClock()
     own = client or connect(settings)
@@ -111,6 +114,11 @@ def run_drill(
             StorePipeline(own, settings, contracts), timeout_s=timeout_s, say=say,
         )  # fmt: skip
         return drill.run(cause, entity, severity=severity)
+    except (ClickHouseError, HTTPError, OSError) as exc:
+        raise RackpulseError(
+            f"The drill was cut short: the store failed ({reason(exc)}). Start it again when the"
+            " store answers; an incident that it left open is closed by a drill two hours later"
+        ) from exc
     finally:
         if client is None:
             own.close()

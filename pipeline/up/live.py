@@ -54,7 +54,7 @@ def incidents_table(incidents: Sequence[Mapping[str, Any]], now: datetime) -> Re
         table.add_row(
             f"{minutes} min",
             Text(severity, style=_SEVERITY_STYLE.get(severity, "")),
-            str(incident["detector"]),
+            f"{'DRILL ' if incident.get('drill') else ''}{incident['detector']}",
             str(incident["entity_name"] or incident["entity"]),
             str(incident["cause"]).replace("_", " "),
         )

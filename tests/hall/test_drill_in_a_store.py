@@ -13,8 +13,9 @@ from clickhouse_connect.driver.client import Client
 from pipeline.bus.codec import Header, decode, write_header
 from pipeline.clock import SystemClock
 from pipeline.detection import load_specs, train
+from pipeline.errors import RackpulseError
 from pipeline.hall.drill import Drill
-from pipeline.hall.drill_store import StorePipeline
+from pipeline.hall.drill_store import StorePipeline, run_drill
 from pipeline.hall.record import record
 from pipeline.hall.scenario import Scenario
 from pipeline.streams import Contracts
@@ -97,3 +98,12 @@ def test_live_models_find_the_faults_of_racks_that_they_never_saw_and_nothing_el
             assert 0 < (report.minutes_to_detect or 0) < 4
             left = client.query("SELECT count() FROM telemetry.incident WHERE state = 'open'")
             assert left.result_rows == [(0,)]
+
+
+def test_a_store_that_goes_away_is_said_in_a_sentence(tmp_path: Path, contracts: Contracts) -> None:
+    with RunningStore(tmp_path) as store:
+        store.migrate()
+        client = store.client()
+        store.stop()
+        with pytest.raises(RackpulseError, match="cut short: the store failed"):
+            run_drill(store.settings, contracts, "capped_clocks", client=client)

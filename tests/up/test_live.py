@@ -36,7 +36,7 @@ def test_names_of_machines_are_no_markup(capsys: pytest.CaptureFixture[str]) -> 
     assert "[red]leaf [/b] :cd:" in capsys.readouterr().out
 
 
-def _shown(incidents: list[dict[str, str]], services: dict[str, str]) -> str:
+def _shown(incidents: list[dict[str, Any]], services: dict[str, str]) -> str:
     console = Console(width=110, record=True, force_terminal=True, file=None, quiet=False)
     with console.capture() as capture:
         console.print(
@@ -54,6 +54,12 @@ def test_the_view_shows_rates_lag_and_incidents() -> None:
         "blocked quick disconnect", "critical", "http://x",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_an_incident_of_a_drill_is_called_one() -> None:
+    shown = _shown([{**INCIDENT, "drill": True}, INCIDENT], {"kafka": "running"})
+    assert shown.count("DRILL hot_rack") == 1
+    assert shown.count("hot_rack") == 2
 
 
 def test_an_unknown_lag_is_not_shown_as_zero() -> None:
