@@ -22,7 +22,8 @@ _DRAW = 108
 ATTEMPTS = 24
 DETECTORS = ("straggler_gpu", "hot_rack", "congested_link")
 # A checkpoint unsettles heat for minutes, and nobody judges what has not settled: a fault that
-# is to be shown soon starts where none is near.
+# heat tells, and that is to be shown soon, starts where none is near.
+TOLD_BY_HEAT = ("degrading_cold_plate", "blocked_quick_disconnect")
 CALM_BEFORE_S, CALM_AFTER_S = 120.0, 420.0
 CALM_ATTEMPTS = 6
 
@@ -54,7 +55,7 @@ class Drawer:
 
         Args:
             taken: faults that it must not share an entity, rack or loop with.
-            calm: where no checkpoint is near its start.
+            calm: one that heat tells only where no checkpoint is near its start.
 
         Raises:
             RackpulseError: nothing is busy for so long.
@@ -65,8 +66,9 @@ class Drawer:
             schedule = Schedule(self.fleet, self.epoch)
             schedule.move_to(start - 60.0)
             candidates = self._candidates(
-                str(cause), kind.entity_kind, schedule, start, until, calm=calm
-            )
+                str(cause), kind.entity_kind, schedule, start, until,
+                calm=calm and str(cause) in TOLD_BY_HEAT,
+            )  # fmt: skip
             candidates = self._free(candidates, kind.entity_kind, taken, start, until)
             if not candidates.size:
                 continue

@@ -119,15 +119,17 @@ def test_a_drawn_fault_does_not_start_beside_a_checkpoint_of_its_job(tmp_path: P
     clock = ManualClock(_NOW)
     live = _hall(tmp_path, clock, racks=8)
     fleet = live.fleet
-    for seed in range(24):
+    for seed in range(40):
         clock.advance(300)
         live.step()
         for fault in live.draw(seed):
             schedule = Schedule(fleet, live.hall.epoch)
             schedule.move_to(fault.start - 60)
-            if fault.entity_kind == "gpu":
+            # None waits for long, and others than these need not wait.
+            assert fault.start < clock.now().timestamp() + 360
+            if fault.cause == "degrading_cold_plate":
                 gpus = np.array([fault.index])
-            elif fault.entity_kind == "rack":
+            elif fault.cause == "blocked_quick_disconnect":
                 gpus = np.flatnonzero(fleet.gpu_rack == fault.index)
             else:
                 continue
