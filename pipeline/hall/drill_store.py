@@ -43,17 +43,20 @@ class StorePipeline:
             found[stream] = int(rows[0][0])
         return found
 
+    def _settings_of(self, cluster: str) -> Settings:
+        return self._settings.model_copy(update={"cluster": cluster})
+
     def commission(self, cluster: str, start: datetime, end: datetime) -> None:
         from pipeline.detection import commissioned
 
-        settings = self._settings.model_copy(update={"cluster": cluster})
+        settings = self._settings_of(cluster)
         self._models = commissioned(self._client, settings, start, end)
 
     def judge(self, cluster: str, window_end: datetime) -> list[Mapping[str, Any]]:
         from pipeline.detection import score
         from pipeline.incidents import step
 
-        settings = self._settings.model_copy(update={"cluster": cluster})
+        settings = self._settings_of(cluster)
         score(self._client, settings, window_end, models=self._models)
         return [asdict(transition) for transition in step(self._client, settings, window_end)]
 

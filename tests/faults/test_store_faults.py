@@ -179,7 +179,7 @@ def test_killed_insert_leaves_nothing(scene: Scene) -> None:
                 client.command(
                     "KILL QUERY WHERE startsWith(Settings['log_comment'], 'rackpulse-write/') SYNC"
                 )
-                time.sleep(0.2)
+                wait_for_more(scene)  # inserts run again
         one.stop()
     with scene.writer():
         scene.check("inserts killed in the store", rounds)
