@@ -90,9 +90,8 @@ def score(
 
 
 def commissioned(
-    client: Client, settings: Settings, start: datetime, end: datetime,
-    *, specs: dict[str, DetectorSpec] | None = None,
-) -> dict[str, Model]:  # fmt: skip
+    client: Client, settings: Settings, start: datetime, end: datetime
+) -> dict[str, Model]:
     """The live models, for a cluster that they were not trained on.
 
     What a model knows of single entities holds for its own cluster alone, whatever the names
@@ -106,7 +105,7 @@ def commissioned(
         By detector; only those with a live model.
     """
     found = {}
-    for name, spec in (specs or load_specs()).items():
+    for name, spec in load_specs().items():
         model = registry.live_model(client, name)
         if model is None:
             continue
