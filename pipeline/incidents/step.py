@@ -11,7 +11,7 @@ from pipeline.detection.findings import Finding, from_row
 from pipeline.detection.frame import MINUTE, whole_minute
 from pipeline.detection.spec import DetectorSpec, load_specs
 from pipeline.incidents import table
-from pipeline.incidents.cases import Case, make_cases
+from pipeline.incidents.cases import VICTIM_SHARE, Case, make_cases
 from pipeline.incidents.silences import Silence, silences, unsilenced
 from pipeline.incidents.table import Transition
 
@@ -125,7 +125,9 @@ def match(cases: list[Case], open_now: list[Transition]) -> list[tuple[Transitio
         mine = [i for i in open_now if i.detector == case.detector]
         same = [i for i in mine if i.entity_id == case.entity_id]
         # An incident may go on about a part of what it owns; it never becomes its owner's.
-        overlap = [i for i in mine if i.ids & case.ids and not _above(case, i)]
+        overlap = [
+            i for i in mine if i.ids & case.ids and not _above(case, i) and not _another(case, i)
+        ]
         found = same or overlap
         pairs.append((found[0] if found else None, case))
     return pairs
@@ -136,6 +138,20 @@ _LEVEL = {"gpu": 0, "ib_port": 0, "host": 1, "rack": 2, "ib_switch": 2, "job": 3
 
 def _above(case: Case, incident: Transition) -> bool:
     return _LEVEL.get(case.entity_kind, 0) > _LEVEL.get(incident.entity_kind, 0)
+
+
+def _another(case: Case, incident: Transition) -> bool:
+    """Whether a link is a second fault that shares no more than victims with an incident.
+
+    It is when it raises by itself, is new to the incident and, like any root beside another,
+    stands far above the incident's own link, if that is still found at all.
+    """
+    lead = case.lead
+    cable = {case.entity_id, str(lead.location.get("peer") or case.entity_id)}
+    if case.entity_kind != "ib_port" or not lead.raises or cable & incident.ids:
+        return False
+    own = max((m.effect for m in case.members if m.entity_id == incident.entity_id), default=0.0)
+    return own < VICTIM_SHARE * lead.effect
 
 
 def decide(

@@ -10,12 +10,14 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from pipeline.detection.findings import COLUMNS, Finding, as_row
+from pipeline.detection.spec import load_specs
 from pipeline.errors import RackpulseError
 from pipeline.incidents import silence, silences, step, unsilence
 from pipeline.incidents.evaluation.labelled import scratch_store
+from pipeline.incidents.step import advance
 from pipeline.incidents.views import incident_history, incident_rows
 from pipeline.settings import Settings, load_settings
-from tests.incidents.findings import WINDOW, gpu
+from tests.incidents.findings import WINDOW, gpu, port
 
 MINUTE = timedelta(minutes=1)
 TABLES = ("finding", "score_run", "detector_score", "incident_transition", "silence")
@@ -202,3 +204,49 @@ def test_only_whole_minutes_in_utc_are_stepped(
 ) -> None:
     with pytest.raises(RackpulseError, match="window_end"):
         step(store, settings, moment)
+
+
+def slow(entity_id: str, peer: str, effect: float, **more: Any) -> Finding:
+    return port(
+        entity_id, peer, "leaf down", ["wait_share"], "slow_receiver", effect=effect, **more
+    )
+
+
+def links(minute: int, found: list[Finding], open_now: list[Any]) -> list[Any]:
+    return advance(
+        found, open_now, {}, load_specs(), "main", WINDOW + minute * MINUTE, {"congested_link"},
+        [], lambda incident: True,
+    )  # fmt: skip
+
+
+def test_a_second_slow_receiver_on_a_leaf_is_named_while_the_first_is_open() -> None:
+    victim = slow("0xa/80", "0xs/2", 2.0, raises=False)
+    first = links(0, [slow("0xa/1", "0xh1/1", 5.0), victim], [])
+    assert [(c.transition, c.entity_id) for c in first] == [("opened", "0xa/1")]
+    fading = slow("0xa/1", "0xh1/1", 1.0, raises=False, level=1)
+    second = links(1, [slow("0xa/7", "0xh7/1", 6.0), victim, fading], first)
+    # What is left of the first is the second's: one fault, one incident.
+    assert [(c.transition, c.entity_id) for c in second] == [
+        ("opened", "0xa/7"), ("resolved", "0xa/1"),
+    ]  # fmt: skip
+
+
+def test_two_slow_receivers_that_share_victims_are_two_incidents() -> None:
+    victim = slow("0xa/80", "0xs/2", 2.0, raises=False)
+    first = links(0, [slow("0xa/1", "0xh1/1", 5.0), victim], [])
+    both = links(1, [slow("0xa/1", "0xh1/1", 5.0), slow("0xa/7", "0xh7/1", 6.0), victim], first)
+    assert [(c.transition, c.entity_id) for c in both] == [("opened", "0xa/7")]
+
+
+def test_a_victim_that_waits_longer_for_a_while_opens_nothing() -> None:
+    victim = slow("0xa/80", "0xs/2", 2.0, raises=False)
+    first = links(0, [slow("0xa/1", "0xh1/1", 5.0), victim], [])
+    # A known victim leads, or a new one that stands little above the culprit, or one that
+    # does not raise by itself.
+    for worst in (
+        slow("0xa/80", "0xs/2", 9.0),
+        slow("0xa/81", "0xs/3", 6.0),
+        slow("0xa/81", "0xs/3", 9.0, raises=False),
+    ):
+        fading = slow("0xa/1", "0xh1/1", 4.0, raises=False)
+        assert links(1, [worst, fading], first) == []
