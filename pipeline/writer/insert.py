@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from clickhouse_connect.driver.binding import finalize_query
@@ -70,6 +70,16 @@ def comment_pattern(topic_id: str, partitions: list[int]) -> str:
     return f"^rackpulse-write/{topic_id}/.*,({listed}),.*/"
 
 
+def fence_days(ingested_at: datetime) -> list[str]:
+    """Ids of the table's partitions that an insert's fence looks into.
+
+    Every part costs a look, so all that is kept is not asked each time. Who takes over asks all
+    of it, whenever an outcome is unclear too; what may have come since stands on the day of the
+    insert, or beside it where midnight or another writer's clock lies between.
+    """
+    return [f"{ingested_at + timedelta(days=shift):%Y%m%d}" for shift in (-1, 0, 1)]
+
+
 _SQL: dict[str, str] = {}  # a contract never changes in a process
 
 
@@ -96,6 +106,7 @@ WHERE (
         SELECT kafka_partition, max(kafka_offset) AS highest
         FROM {DATABASE}.{stream.name}
         WHERE kafka_topic_id = %(label)s AND kafka_partition IN %(partitions)s
+            AND _partition_id IN %(days)s
         GROUP BY kafka_topic_id, kafka_partition
     )
 ) = 0 AND (
@@ -151,6 +162,7 @@ def insert(
         insert_sql(block.stream),
         {
             "ingested_at": ingested_at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+            "days": fence_days(ingested_at),
             "label": fence.label,
             "topic_id": fence.topic_id,
             "writer": fence.writer_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pyarrow as pa
@@ -79,6 +79,23 @@ def test_a_block_over_partitions_is_stored_once(
     assert offsets(client, "gpu", topic_id) == [(0, 0, 3), (0, 1, 3), (3, 0, 3)]
     one_old = block(contracts, topic_id, (0, 2), (3, 0))
     assert insert(client, one_old, fence(owned, "a"), NOW).rows == 0
+
+
+@pytest.mark.parametrize("apart", [timedelta(days=1), -timedelta(days=1)])
+def test_the_fence_sees_over_midnight_and_another_clock(
+    client: Client, contracts: Contracts, topic_id: str, apart: timedelta
+) -> None:
+    owned = ownership(client, "a").take_over("gpu", topic_id, [0])
+    held = fence(owned, "a")
+    assert insert(client, block(contracts, topic_id, (0, 0)), held, NOW).rows == 3
+    assert insert(client, block(contracts, topic_id, (0, 0)), held, NOW + apart).rows == 0
+
+
+def test_who_takes_over_asks_every_day(client: Client, contracts: Contracts, topic_id: str) -> None:
+    owned = ownership(client, "a").take_over("gpu", topic_id, [0])
+    days_ago = NOW - timedelta(days=4)
+    assert insert(client, block(contracts, topic_id, (0, 0)), fence(owned, "a"), days_ago).rows == 3
+    assert ownership(client, "b").take_over("gpu", topic_id, [0])[0].next == 1
 
 
 @pytest.mark.parametrize("stream", ["gpu", "nvlink", "ib_port", "coolant", "component", "event"])
