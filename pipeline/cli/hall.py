@@ -37,8 +37,10 @@ def record(scenario: Path, out: Path) -> None:
 
 
 @hall.command()
-@click.option("--racks", default=8, show_default=True, type=click.IntRange(1, 144))
-@click.option("--seed", default=1, show_default=True, help="Identities, jobs and noise.")
+@click.option("--racks", type=click.IntRange(1, 144),
+              help="Those of the hall in the state folder, else 8.")  # fmt: skip
+@click.option("--seed", type=int,
+              help="Of identities, jobs and noise; that of the hall there, else 1.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=18080, show_default=True,
               help="0 takes a free one.")  # fmt: skip
 @click.option(
@@ -58,17 +60,20 @@ def record(scenario: Path, out: Path) -> None:
 @click.option("--faults", "faults_seed", type=int, help="Draw three faults from this seed.")
 @click.option("--no-faults", is_flag=True, help="Draw none (the default).")
 def serve(
-    racks: int, seed: int, port: int, history_hours: float, fabric: str,
+    racks: int | None, seed: int | None, port: int, history_hours: float, fabric: str,
     faults_seed: int | None, no_faults: bool,
 ) -> None:  # fmt: skip
     """Serve the hall in the wire formats of real exporters."""
     from pipeline.hall.fleet import build_fleet
     from pipeline.hall.serve import serve as run
+    from pipeline.hall.serve import state_file
+    from pipeline.hall.snapshot import hall_to_serve
     from pipeline.service import setup_logging
     from pipeline.settings import load_settings
 
     settings = load_settings()
     setup_logging(settings.log_format)
+    racks, seed = hall_to_serve(state_file(settings), racks, seed)
     fleet = build_fleet(racks, seed, cluster=settings.cluster)
     run(
         settings, load_contracts(), fleet, port=port, history_hours=history_hours,

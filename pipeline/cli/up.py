@@ -33,8 +33,12 @@ def _ports(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 
 
 @click.command()
-@click.option("--racks", default=8, show_default=True, type=click.IntRange(2, 64))
-@click.option("--seed", default=1, show_default=True, help="Seed of the virtual hall.")
+@click.option(
+    "--racks",
+    type=click.IntRange(2, 64),
+    help="Of the virtual hall: those of an earlier start, else 8.",
+)
+@click.option("--seed", type=int, help="Of the virtual hall: that of an earlier start, else 1.")
 @click.option(
     "--faults-seed",
     type=int,
@@ -57,8 +61,8 @@ def _ports(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
     help="Port of a service; without it a taken port moves to a free one.",
 )
 def up(
-    racks: int,
-    seed: int,
+    racks: int | None,
+    seed: int | None,
     faults_seed: int | None,
     no_faults: bool,
     history_hours: float,

@@ -24,6 +24,11 @@ from pipeline.streams import Contracts
 log = logging.getLogger("rackpulse.hall")
 
 
+def state_file(settings: Settings) -> Path:
+    """Where the hall of this state folder is kept."""
+    return settings.state_dir / "hall" / "state.npz"
+
+
 def serve(
     settings: Settings,
     contracts: Contracts,
@@ -50,7 +55,7 @@ def serve(
     """
     clock = clock or SystemClock()
     folder = settings.state_dir / "hall"
-    live = LiveHall(fleet, clock, folder / "state.npz", history_s=3600.0 * history_hours)
+    live = LiveHall(fleet, clock, state_file(settings), history_s=3600.0 * history_hours)
     config = uvicorn.Config(
         "", host="127.0.0.1", port=port, log_level="warning", access_log=False,
         timeout_graceful_shutdown=5,

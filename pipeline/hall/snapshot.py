@@ -56,6 +56,20 @@ def read_snapshot(path: Path) -> tuple[dict[str, Floats], dict[str, Any]] | None
     return arrays, meta
 
 
+def hall_to_serve(path: Path, racks: int | None, seed: int | None) -> tuple[int, int]:
+    """Racks and seed: what was asked for, else those of the hall that was saved, else 8 and 1.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    saved = read_snapshot(path)
+    meta = saved[1] if saved is not None else {"racks": 8, "seed": 1}
+    return (
+        int(meta["racks"]) if racks is None else racks,
+        int(meta["seed"]) if seed is None else seed,
+    )
+
+
 def fault_to_json(fault: Fault) -> dict[str, Any]:
     """A fault as JSON; a fault without end has ``null`` there."""
     entry = asdict(fault)

@@ -18,13 +18,13 @@ class Plan:
     """What the person asked for.
 
     Attributes:
-        racks: racks of the virtual hall.
-        seed: of the hall.
+        racks: racks of the virtual hall; None takes those of an earlier start.
+        seed: of the hall; None likewise.
         history_hours: hours of history that a first start writes.
     """
 
-    racks: int
-    seed: int
+    racks: int | None
+    seed: int | None
     history_hours: float
 
 
@@ -105,10 +105,12 @@ def writer(port: int) -> ServiceSpec:
 
 def hall(plan: Plan, port: int) -> ServiceSpec:
     """The virtual GPU hall."""
+    asked = {"--racks": plan.racks, "--seed": plan.seed}
+    options = [w for name, n in asked.items() if n is not None for w in (name, str(n))]
     return ServiceSpec(
         name="hall",
         argv=rackpulse_command(
-            "hall", "serve", "--racks", str(plan.racks), "--seed", str(plan.seed),
+            "hall", "serve", *options,
             "--history-hours", f"{plan.history_hours:g}", "--port", str(port),
         ),
         ready=http_ready(f"http://127.0.0.1:{port}/readyz", "writing its history to Kafka"),

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.hall.fleet import build_fleet
 from pipeline.hall.jobs import Schedule
 from pipeline.hall.live import LiveHall
-from pipeline.hall.snapshot import read_snapshot
+from pipeline.hall.snapshot import hall_to_serve, read_snapshot
 from tests.hall.helpers import counters_of
 
 _NOW = datetime(2026, 3, 2, 8, 0, 3, tzinfo=UTC)
@@ -144,6 +144,17 @@ def test_another_halls_state_is_refused(tmp_path: Path) -> None:
         _hall(tmp_path, clock, racks=3)
     with pytest.raises(ConfigError, match="seed 6"):
         _hall(tmp_path, clock, seed=6)
+
+
+def test_a_second_start_takes_the_hall_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "state.npz"
+    assert hall_to_serve(path, None, None) == (8, 1)
+    assert hall_to_serve(path, 3, None) == (3, 1)
+    hall = _hall(tmp_path, ManualClock(_NOW), seed=6)
+    hall.save()
+    assert hall_to_serve(path, None, None) == (hall.fleet.racks, 6)
+    # What is asked for is never changed silently.
+    assert hall_to_serve(path, None, 7) == (hall.fleet.racks, 7)
 
 
 def test_a_damaged_state_is_named_and_left_alone(tmp_path: Path) -> None:
