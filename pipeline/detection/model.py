@@ -6,14 +6,19 @@ Never pickle; one type is allowed when a forest is loaded, and the hash is check
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import io
 import json
 import zipfile
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version as library_version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.detection.families import Family, LazyForest, family_from_json, family_json
 from pipeline.detection.residuals import Baseline
@@ -73,15 +78,14 @@ def dump(model: Model) -> bytes:
         "minutes": model.minutes,
         "libraries": libraries(),
     }  # fmt: skip
-    import skops.io
-
+    skops_io = _skops_io()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         _put(archive, "model.json", json.dumps(raw).encode())
         for window, families in (("short", model.short), ("long", model.long)):
             for family in families:
                 if family.forest is not None:
-                    body = skops.io.dumps(family.forest.get())
+                    body = skops_io.dumps(family.forest.get())
                     _put(archive, f"{window}/{family.name}.skops", body)
     return buffer.getvalue()
 
@@ -135,14 +139,32 @@ def load(body: bytes, sha256: str) -> Model:
     )  # fmt: skip
 
 
+def _skops_io() -> ModuleType:
+    """``skops.io``, without its search for the home of NumPy's and SciPy's functions.
+
+    At import it asks every loaded module for each of them that does not name its own. In an
+    Airflow process that are thousands, many of which warn of deprecated names: a thousand lines
+    in a task's log, and more time than the rest of the import.
+    """
+    import scipy.special
+
+    for home in (np, scipy.special):
+        for function in vars(home).values():
+            if isinstance(function, np.ufunc) and not getattr(function, "__module__", None):
+                # An older NumPy has no room for it, and goes the long way.
+                with contextlib.suppress(AttributeError):
+                    function.__module__ = home.__name__
+    return importlib.import_module("skops.io")
+
+
 def _forest(body: bytes) -> IsolationForest:
-    import skops.io
     from sklearn.ensemble import IsolationForest
 
-    unknown = set(skops.io.get_untrusted_types(data=body)) - set(ALLOWED_TYPES)
+    skops_io = _skops_io()
+    unknown = set(skops_io.get_untrusted_types(data=body)) - set(ALLOWED_TYPES)
     if unknown:
         raise RackpulseError(f"A stored model holds types that are not allowed: {sorted(unknown)}")
-    found = skops.io.loads(body, trusted=list(ALLOWED_TYPES))
+    found = skops_io.loads(body, trusted=list(ALLOWED_TYPES))
     if not isinstance(found, IsolationForest):
         raise RackpulseError("A stored model holds something that is no isolation forest")
     return found

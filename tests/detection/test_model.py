@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import io
 import pickle  # only to show that it is refused
+import subprocess
+import sys
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +47,33 @@ def test_a_model_comes_back_from_its_bytes_with_equal_scores() -> None:
         for method, score in before.scores(z, spec).items():
             np.testing.assert_array_equal(score, after.scores(z, spec)[method])
     assert again.baselines == model.baselines
+
+
+def test_reading_a_forest_asks_no_other_module_for_functions(tmp_path: Path) -> None:
+    _, model = trained()
+    body = dump(model)
+    (tmp_path / "model").write_bytes(body)
+    # As in an Airflow process: a loaded module that warns at each name that it is asked for.
+    told = """
+import sys, types
+from pathlib import Path
+asked = []
+loud = types.ModuleType("loud")
+loud.__getattr__ = lambda name: asked.append(name)
+sys.modules["loud"] = loud
+from pipeline.detection.model import digest, load
+body = Path(sys.argv[1]).read_bytes()
+for family in load(body, digest(body)).short:
+    if family.forest is not None:
+        family.forest.get()
+assert "skops.io" in sys.modules
+print([name for name in asked if not name.startswith("__")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", told, str(tmp_path / "model")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
 
 
 def test_bytes_that_do_not_have_their_hash_are_refused() -> None:
