@@ -101,7 +101,10 @@ def _once(kind: str) -> click.Command:
 def _host_of(url: str | None) -> str:
     from urllib.parse import urlsplit
 
-    return urlsplit(url or "").hostname or "?"
+    try:
+        return urlsplit(url or "").hostname or "?"
+    except ValueError:  # said where the target is made
+        return "?"
 
 
 def _read_file(kind: str, path: Path) -> bytes:

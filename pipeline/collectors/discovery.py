@@ -70,7 +70,7 @@ class Discovery:
                 continue
             try:
                 self._resolved[name] = await asyncio.to_thread(resolve, name)
-            except OSError as exc:
+            except (OSError, ValueError) as exc:  # ValueError: it can be no name
                 self._resolved.setdefault(name, [])
                 log.warning("%s cannot be resolved now: %s", name.name, exc)
         if due:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +17,7 @@ from pipeline.collectors.redfish.walk import Credentials, Walker, WalkError
 from pipeline.collectors.targets import Target, read_credentials
 from pipeline.errors import ConfigError, RackpulseError
 
+log = logging.getLogger("rackpulse.collect")
 MAX_PAGE_BYTES = 64_000_000
 USER_AGENT = "rackpulse"
 # A connection is kept from one read to the next: a new one costs as much as the page.
@@ -76,6 +79,40 @@ class _TlsContexts:
             except (OSError, ssl.SSLError) as exc:
                 raise ConfigError(f"{ca_file} holds no certificates: {exc}") from exc
         return self._made[ca_file]
+
+
+class LateFetcher:
+    """Makes a target's fetcher at the first read, and again until its files are right.
+
+    A target that is configured wrongly is a sick one like others: named, and tried again.
+    """
+
+    def __init__(self, target: Target, make: Callable[[Target], Fetcher]) -> None:
+        self._target = target
+        self._make = make
+        self._made: Fetcher | None = None
+        self._said = ""
+
+    async def fetch(self) -> Fetched:
+        """Read it once.
+
+        Raises:
+            FetchError: it could not be read; ``misconfigured`` where a file of it is wrong.
+        """
+        if self._made is None:
+            try:
+                self._made = self._make(self._target)
+            except ConfigError as exc:
+                if str(exc) != self._said:
+                    self._said = str(exc)
+                    log.error("target %s cannot be read: %s", self._target.name, exc)
+                raise FetchError("misconfigured", str(exc)) from exc
+        return await self._made.fetch()
+
+    async def close(self) -> None:
+        """Give back what is held."""
+        if self._made is not None:
+            await self._made.close()
 
 
 class FetcherFactory:

@@ -19,11 +19,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.collectors.rows import clean
 from pipeline.errors import ConfigError
 from pipeline.topology.imports.draft import host_list
 
 MAX_BYTES = 256_000_000
-_INDEXES = re.compile(r"gpu[^,]*\(IDX:([\d,-]+)\)")
+_INDEXES = re.compile(r"gpu[^,]*\(IDX:([0-9,-]+)\)")
+
+
+_LONGEST_INDEXES = 16  # two numbers and a dash; more is no index
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def load_jobs(path: Path) -> Jobs:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_BYTES} bytes")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as exc:
         raise ConfigError(f"Job file {path} cannot be read: {exc.strerror}") from exc
     if text.lstrip().startswith("{"):
@@ -117,30 +121,40 @@ def _of_squeue(raw: Any, path: Path) -> Jobs:
     entries = raw.get("jobs") if isinstance(raw, dict) else None
     if not isinstance(entries, list):
         raise ConfigError(f"Job file {path} has no jobs: write it with  squeue --json")
-    jobs = Jobs()
+    jobs, ending = Jobs(), Jobs()
     for entry in entries:
-        if not isinstance(entry, dict) or not _runs(entry.get("job_state")):
+        if not isinstance(entry, dict):
             continue
-        work = Work(_job_id(entry))
+        state, job_id = entry.get("job_state"), _job_id(entry)
+        words = {str(each).upper() for each in (state if isinstance(state, list) else [state])}
+        if job_id is None or words.isdisjoint(("RUNNING", "COMPLETING")):
+            continue
+        to, work = (ending if "COMPLETING" in words else jobs), Work(job_id)
         for host, indexes in _places(entry):
             if indexes is None:
-                jobs._whole_host(host, work)
+                to._whole_host(host, work)
             for index in indexes or ():
-                jobs.by_index[host, index] = work
+                to.by_index[host, index] = work
+    # A job that ends gives way to the one that already runs in its place.
+    jobs.by_index = ending.by_index | jobs.by_index
+    jobs.shared |= {host for host in ending.shared if host not in jobs.by_host}
+    jobs.by_host = ending.by_host | jobs.by_host
     return jobs
 
 
-def _runs(state: object) -> bool:
-    states = state if isinstance(state, list) else [state]
-    return any(str(each).upper() in ("RUNNING", "COMPLETING") for each in states)
+def _job_id(entry: dict[str, Any]) -> str | None:
+    array, task = _number(entry.get("array_job_id")), _number(entry.get("array_task_id"))
+    if array and task is not None:
+        return clean(f"{array}_{task}")
+    job_id = _number(entry.get("job_id"))
+    return None if job_id is None else clean(str(job_id)) or None
 
 
-def _job_id(entry: dict[str, Any]) -> str:
-    array, task = entry.get("array_job_id"), entry.get("array_task_id")
-    parts = [item.get("number") if isinstance(item, dict) else item for item in (array, task)]
-    if parts[0] and parts[1] is not None:
-        return f"{parts[0]}_{parts[1]}"
-    return str(entry.get("job_id"))
+def _number(raw: object) -> object:
+    """A number as Slurm writes it: plain, or with a word whether it is set."""
+    if isinstance(raw, dict):
+        raw = raw.get("number") if raw.get("set", True) else None
+    return raw if isinstance(raw, (int, str)) else None
 
 
 def _places(entry: dict[str, Any]) -> Iterator[tuple[str, list[int] | None]]:
@@ -153,15 +167,15 @@ def _places(entry: dict[str, Any]) -> Iterator[tuple[str, list[int] | None]]:
     details = entry.get("gres_detail")
     details = details if isinstance(details, list) and len(details) == len(hosts) else []
     for number, host in enumerate(hosts):
-        match = _INDEXES.search(str(details[number])) if details else None
-        yield host, _numbers(match[1]) if match else None
+        groups = _INDEXES.findall(str(details[number])) if details else []
+        yield clean(host), [n for group in groups for n in _numbers(group)] if groups else None
 
 
 def _numbers(text: str) -> list[int]:
     found: list[int] = []
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
-        if first.isdigit() and (not dash or last.isdigit()):
+        if len(piece) < _LONGEST_INDEXES and first.isdigit() and (not dash or last.isdigit()):
             found += range(int(first), min(int(last or first), int(first) + 1_023) + 1)
     return found
 

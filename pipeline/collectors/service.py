@@ -22,7 +22,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.collectors.batches import Batches, Sink
 from pipeline.collectors.digest import Digest, Digester
 from pipeline.collectors.discovery import Discovery, mark_of
-from pipeline.collectors.fetch import Fetched, Fetcher, FetcherFactory, FetchError
+from pipeline.collectors.fetch import Fetched, Fetcher, FetcherFactory, FetchError, LateFetcher
 from pipeline.collectors.health import Limits, TargetHealth
 from pipeline.collectors.jobs import load_jobs
 from pipeline.collectors.log_lines import LogLines
@@ -203,11 +203,7 @@ class Collector:
             self._health.ready()
 
     def _start_target(self, target: Target) -> None:
-        try:
-            fetcher = self._fetchers(target)
-        except ConfigError as exc:
-            log.error("target %s is left out: %s", target.name, exc)
-            return
+        fetcher = LateFetcher(target, self._fetchers)
         health = TargetHealth(target, self._options.limits)
         self._expect(health)
         task = asyncio.create_task(self._read_on(target, fetcher, health), name=target.name)

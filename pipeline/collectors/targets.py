@@ -14,22 +14,30 @@ needed.
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.collectors.registry import OF_HOST
+from pipeline.collectors.registry import KINDS, OF_HOST
 from pipeline.errors import ConfigError
 
 MAX_TARGETS = 20_000
+_DURATION = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _known_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f'there is no reader "{kind}"; there are: {", ".join(sorted(KINDS))}')
+    return kind
 
 
 class Target(_Model):
@@ -61,6 +69,8 @@ class Target(_Model):
     credentials_file: Path | None = None
     ca_file: Path | None = None
 
+    _kind = field_validator("kind")(_known_kind)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.url is None) == (self.path is None) and not (
@@ -68,7 +78,11 @@ class Target(_Model):
         ):
             raise ValueError("give either url or path")
         if self.url is not None:
-            parts = urlsplit(self.url)
+            try:
+                parts = urlsplit(self.url)
+                _ = parts.port  # raises for what is no port
+            except ValueError as exc:
+                raise ValueError(f"url: {exc}") from exc
             if parts.scheme not in ("http", "https", "mqtt", "mqtts") or not parts.hostname:
                 raise ValueError("url must begin with http://, https://, mqtt:// or mqtts://")
             if parts.username or parts.password:
@@ -87,6 +101,8 @@ class DnsName(_Model):
     interval_s: float = Field(default=10.0, ge=0.05, le=86_400)
     timeout_s: float = Field(default=5.0, gt=0, le=3_600)
     cluster: str | None = None
+
+    _kind = field_validator("kind")(_known_kind)
 
 
 class TargetFile(_Model):
@@ -114,13 +130,14 @@ def load_targets(path: Path) -> TargetFile:
         ConfigError: it is missing or wrong; the text says where and what.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as exc:
         raise ConfigError(f"Target file {path} is missing") from exc
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"Target file {path} cannot be read: {exc}") from exc
     if isinstance(raw, list):
-        raw = {"targets": list(_from_file_sd(raw, path))}
+        # Prometheus reads an address that stands in two groups once.
+        raw = {"targets": list({str(each): each for each in _from_file_sd(raw, path)}.values())}
     try:
         return TargetFile.model_validate(raw)
     except ValidationError as exc:
@@ -141,7 +158,10 @@ def _from_file_sd(groups: list[Any], path: Path) -> Iterator[dict[str, object]]:
         for address in addresses:
             scheme = labels.get("__scheme__", "http")
             where = labels.get("__metrics_path__", "/metrics")
-            host = labels.get("host") or urlsplit(f"//{address}").hostname
+            try:
+                host = labels.get("host") or urlsplit(f"//{address}").hostname
+            except ValueError as exc:
+                raise ConfigError(f"Target file {path}: {address!r}: {exc}") from exc
             yield {
                 "name": f"{kind}/{address}",
                 "kind": kind,
@@ -161,7 +181,7 @@ def _durations(labels: dict[str, str]) -> dict[str, float]:
         text = str(labels.get(label, ""))
         for unit, factor in units.items():
             number = text.removesuffix(unit)
-            if number != text and number.replace(".", "", 1).isdigit():
+            if number != text and _DURATION.fullmatch(number):
                 found[field] = float(number) * factor
                 break
     return found

@@ -53,6 +53,56 @@ def test_squeue(tmp_path: Path, host: str, index: int, job: str | None) -> None:
     assert found == (Work(job) if job else None)
 
 
+ODD = {
+    "jobs": [
+        {"job_id": 1, "job_state": ["RUNNING"], "nodes": "a",
+         "gres_detail": ["gpu:x:2(IDX:0-1),gpu:y:1(IDX:3)"]},
+        {"job_state": ["RUNNING"], "nodes": "b"},
+        {"job_id": None, "job_state": ["RUNNING"], "nodes": "b"},
+        {"job_id": {"set": True, "number": 7}, "job_state": ["RUNNING"], "nodes": "c"},
+        {"job_id": 2, "job_state": ["RUNNING"], "nodes": "d", "gres_detail": ["gpu:1(IDX:0)"]},
+        {"job_id": 3, "job_state": ["COMPLETING"], "nodes": "d", "gres_detail": ["gpu:1(IDX:0)"]},
+        {"job_id": 9, "job_state": ["RUNNING"], "nodes": "e",
+         "array_job_id": {"set": True, "number": 8},
+         "array_task_id": {"set": False, "number": 0}},
+        {"job_id": 10, "job_state": ["RUNNING"], "nodes": "f",
+         "gres_detail": ["gpu:1(IDX:" + "9" * 5_000 + ")"]},
+        {"job_id": "j\ud800", "job_state": ["RUNNING"], "nodes": "g"},
+        {"job_id": 11, "job_state": ["COMPLETING"], "nodes": "h"},
+        {"job_id": 12, "job_state": ["RUNNING"], "nodes": "h"},
+        {"job_id": 13, "job_state": ["COMPLETING"], "nodes": "i"},
+    ]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("host", "index", "job"),
+    [
+        ("a", 1, "1"), ("a", 3, "1"), ("b", 0, None), ("c", 0, "7"),
+        # A job that ends gives way to the one that runs.
+        ("d", 0, "2"), ("h", 0, "12"), ("i", 0, "13"),
+        ("e", 0, "9"), ("f", 9, None), ("g", 0, "j?"),
+    ],
+)  # fmt: skip
+def test_odd_fields_of_squeue_cost_their_own_job(
+    tmp_path: Path, host: str, index: int, job: str | None
+) -> None:
+    jobs = load_jobs(write(tmp_path, ODD))
+    assert jobs.find("GPU-x", host, index) == (Work(job) if job else None)
+
+
+def test_a_job_that_no_encoder_takes_costs_no_row(tmp_path: Path) -> None:
+    jobs = load_jobs(write(tmp_path, ODD))
+    table = pa.table({"gpu_uuid": ["GPU-a", "GPU-b"], "host": ["g", "c"]})
+    assert jobs.fill(table).column("job_id").to_pylist() == ["j?", "7"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    marked = load_jobs(write(tmp_path, "\ufeffjob_id,host\nj1,h1\n"))
+    assert marked.find(None, "h1", 0) == Work("j1")
+    assert load_jobs(write(tmp_path, "\ufeff" + json.dumps(SQUEUE))).find(None, "h1", 0)
+
+
 def test_csv(tmp_path: Path) -> None:
     jobs = load_jobs(
         write(

@@ -183,6 +183,29 @@ def test_target_file_is_reloaded(tmp_path: Path) -> None:
         run_service([path], sink, script, metrics=metrics)
 
 
+def test_a_target_with_wrong_credentials_is_named_and_tried_again(tmp_path: Path) -> None:
+    sink, metrics = MemorySink(), Metrics()
+    secret = tmp_path / "bmc.json"
+    secret.write_text('{"user": "u", "password": "p"}')
+    secret.chmod(0o644)
+    row = {"name": "redfish/b", "kind": "redfish", "url": "http://127.0.0.1:9/",
+           "credentials_file": str(secret), "interval_s": 0.1, "timeout_s": 1.0}  # fmt: skip
+    path = write_targets(tmp_path / "t.json", [row])
+
+    async def script(service: Collector) -> None:
+        def state() -> str:
+            return service.targets["redfish/b"].state
+
+        await until(lambda: state() == "misconfigured", "the wrong file")
+        shown = metrics.registry.get_sample_value
+        labels = {"target": "redfish/b", "kind": "redfish"}
+        await until(lambda: shown("rackpulse_target_up", labels) == 0, "the gauge")
+        secret.chmod(0o600)
+        await until(lambda: state() != "misconfigured", "the next read")
+
+    run_service([path], sink, script, metrics=metrics)
+
+
 def test_wrong_files_at_start_say_what_to_do(tmp_path: Path) -> None:
     async def script(service: Collector) -> None:
         await asyncio.sleep(0)

@@ -60,7 +60,15 @@ def test_file_sd(tmp_path: Path) -> None:
         ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://x/", "tpyo": 1}]}, "tpyo"),
         ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://x/", "interval_s": 0}]},
          "interval_s"),
-        ({"targets": [{"name": "a", "kind": "k", "url": "http://x/"}] * 2}, "stands there twice"),
+        ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://x/"}] * 2},
+         "stands there twice"),
+        ({"targets": [{"name": "a", "kind": "dcgmm", "url": "http://x/"}]}, 'no reader "dcgmm"'),
+        ({"dns": [{"name": "a", "kind": "dcgmm", "port": 1}]}, 'no reader "dcgmm"'),
+        ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://[::1"}]}, "url"),
+        ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://h:abc/"}]}, "url"),
+        ({"targets": [{"name": "a", "kind": "dcgm", "url": "http://h:99999/"}]}, "url"),
+        ('{"targets": [{"interval_s": ' + "9" * 5_000 + "}]}", "cannot be read"),
+        ([{"targets": ["[::1"], "labels": {"kind": "dcgm"}}], "[::1"),
         ([{"targets": ["h:1"]}], 'needs a label "kind"'),
         ([{"labels": {}}], "no list of targets"),
         (["x"], "no list of targets"),
@@ -73,6 +81,22 @@ def test_wrong_files_say_where(tmp_path: Path, raw: object, text: str) -> None:
     assert text in str(caught.value)
     assert "targets.json" in str(caught.value)
     assert "u:p@" not in str(caught.value)
+
+
+def test_what_file_sd_may_hold(tmp_path: Path) -> None:
+    odd = {"kind": "dcgm", "__scrape_interval__": "\u00b2s"}
+    raw = [{"targets": ["h1:9400"], "labels": odd}, {"targets": ["h1:9400"], "labels": odd}]
+    [target] = load_targets(write(tmp_path / "sd.json", "\ufeff" + json.dumps(raw))).targets
+    assert (target.name, target.interval_s) == ("dcgm/h1:9400", 10.0)
+
+
+def test_a_name_that_is_none_costs_no_other_target(tmp_path: Path) -> None:
+    raw = {
+        "targets": [{"name": "a", "kind": "dcgm", "url": "http://1/"}],
+        "dns": [{"name": "a" * 70 + ".example", "port": 9400, "kind": "dcgm"}],
+    }
+    found = asyncio.run(Discovery([write(tmp_path / "t.json", raw)]).first())
+    assert set(found) == {"a"}
 
 
 def test_names_are_resolved_to_all_their_addresses() -> None:
