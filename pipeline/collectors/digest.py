@@ -27,7 +27,10 @@ from pipeline.streams.arrow import conform
 log = logging.getLogger("rackpulse.collect")
 
 # Kinds whose page is text of whole lines: one that ends in the middle of a line was cut.
-TEXT_KINDS = frozenset({"dcgm", "nmxt", "ib_exporter", "node_exporter_ib"})
+# Not so the others: JSON needs no line end, and a log may be read while a line is written.
+TEXT_KINDS = frozenset(
+    {"dcgm", "nmxt", "ib_exporter", "node_exporter_ib", "perfquery", "ibstat", "ibswinfo"}
+)
 
 
 MAX_ADDRESSES = 200_000
@@ -112,7 +115,8 @@ class Digester:
         if fetched is None:
             changes = health.failed(outcome, now)
         else:
-            cut = target.kind in TEXT_KINDS and not fetched.body.endswith(b"\n")
+            # A node that does not answer perfquery leaves no text, which is not half a text.
+            cut = target.kind in TEXT_KINDS and fetched.body[-1:] not in (b"", b"\n")
             changes = health.read(reading.tables, truncated=cut, now=now)
         digest = Digest(rejected=reading.rejected)
         digest.about = self._health_row(target, health, received, cluster)

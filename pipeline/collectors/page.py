@@ -93,3 +93,15 @@ class Reading:
             )
             merged.tables[name] = joined
         return merged
+
+
+def whole_lines(body: bytes, reading: Reading) -> str:
+    """The text of a page of lines, as far as its last line end.
+
+    What follows is either nothing or the start of a line that the rest of is missing: "170" may
+    have been "1700". It is counted as ``truncated_line``. Bytes that are not UTF-8 are replaced.
+    """
+    whole, end, rest = body.rpartition(b"\n")
+    if rest.strip():
+        reading.reject("truncated_line")
+    return (whole + end).decode("utf-8", "replace")

@@ -428,3 +428,45 @@ def test_the_aggregation_manager(body: str) -> None:
     )  # fmt: skip
     assert part["sharp_active_jobs"] == 3
     assert (part["sharp_active_sat_jobs"], part["sharp_invalid_nodes"]) == (1, 2)
+
+
+# -- text that was cut off
+
+
+SYSTEM = "CA 'mlx5_0'\n\tNode GUID: 0x0c42a10300d9c078\n\tPort 1:\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "cut", "stream", "column"),
+    [
+        (
+            "perfquery",
+            "# Port extended counters: Lid 5 port 1\nPortXmitWait:....7\n",
+            "PortXmitData:....................178791",
+            "ib_port",
+            "xmit_data_bytes",
+        ),
+        ("ufm", HEADER + ",x,0x1,0x1,3,250,99,0\n", ",x,0x1,0x1,4,17", "ib_port", ""),
+        ("ufm", HEADER + ",x,0x1,0x1,3,250,99,0\r\n", ",x,0x1,0x1,4,17", "ib_port", ""),
+        ("ibstat", SYSTEM + "\t\tState: Active\n", "\t\tRate: 2", "ib_port", "rate_gbps"),
+        ("ibstat", SYSTEM + "\t\tRate: 200\n", "\t\tState: Act", "ib_port", "port_state"),
+        ("ibswinfo", "temperature (C) | 45\n", "fan#1 (rpm)        | 84", "component", "fan_rpm"),
+    ],
+)
+def test_a_last_line_without_its_end_is_dropped(
+    kind: str, whole: str, cut: str, stream: str, column: str
+) -> None:
+    reading = read(kind, whole + cut)
+    row = only(reading, stream)
+    assert row.get(column) is None
+    assert reading.rejected == {("truncated_line", ""): 1}
+    assert row == only(read(kind, whole), stream)
+
+
+@pytest.mark.parametrize("kind", ["perfquery", "ibstat", "ibswinfo"])
+def test_a_text_of_half_a_line_has_no_rows(kind: str) -> None:
+    reading = read(kind, "CA 'mlx")
+    assert not reading.tables
+    assert reading.rejected == {("truncated_line", ""): 1}
+    assert not read(kind, "").rejected
+    assert not read(kind, "\n ").rejected

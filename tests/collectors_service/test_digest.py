@@ -100,3 +100,23 @@ def test_xid_line_names_the_gpu_that_its_exporter_named() -> None:
     # The same line at the next read is not new.
     again = made.digest(log, TargetHealth(log), Fetched(line), "ok", AT, "test", 5.0)
     assert again.tables == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "cut"),
+    [
+        ("perfquery", b"# Port counters: Lid 5 port 1\nPortXmitPkts:....1\n", b"PortXmitWait:..1"),
+        ("ibstat", b"CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n", b"\t\tRate: 2"),
+        ("ibswinfo", b"temperature (C) | 45\n", b"fan#1 (rpm) | 84"),
+    ],
+)
+def test_a_text_that_ends_within_a_line_was_cut(kind: str, whole: bytes, cut: bytes) -> None:
+    target = Target(name=f"{kind}/h", kind=kind, url="http://h/", host="h")
+    health = TargetHealth(target)
+    made = digester()
+    states = []
+    # No text is no half of one: that is how a node looks that does not answer perfquery.
+    for body in (whole, whole + cut, b"", whole):
+        made.digest(target, health, Fetched(body), "ok", AT, "test", 0.0)
+        states.append(health.state)
+    assert states == ["ok", "truncated", "ok", "ok"]

@@ -17,7 +17,7 @@ from pipeline.collectors.fabric import (
     state_word,
 )
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
 
@@ -56,7 +56,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
     """Rows of the stream ib_port, adapter side."""
     reading = Reading()
     grid = Grid(fields(contracts, "ib_port", SOURCE), page, reading, source=SOURCE)
-    for port in _ports(page.body.decode("utf-8", "replace"), reading):
+    for port in _ports(whole_lines(page.body, reading), reading):
         number = port_number(port.number, reading)
         if number is None:
             continue

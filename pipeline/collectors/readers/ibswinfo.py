@@ -10,7 +10,7 @@ import re
 
 from pipeline.collectors.fabric import normal_guid
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.readers.perfquery import guid_of
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
@@ -54,7 +54,7 @@ class _Switch:
         self.faults: dict[int, list[str]] = {}
 
     def read(self) -> Reading:
-        lines = self.page.body.decode("utf-8", "replace").splitlines()
+        lines = whole_lines(self.page.body, self.reading).splitlines()
         said = [found for line in lines if (found := self._split(line)) is not None]
         for key, value, _ in said:
             if key == "GUID":

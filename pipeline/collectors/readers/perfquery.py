@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pipeline.collectors.fabric import lid, normal_guid
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
 
@@ -68,7 +68,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
 def _counters(page: Page, grid: Grid, reading: Reading) -> Iterator[tuple[bool, int, str, str]]:
     """Each counter line: whether it has 64 bits, its port's row, its name and its value."""
     guid, row, wide = guid_of(page), -1, False
-    for line in page.body.decode("utf-8", "replace").splitlines():
+    for line in whole_lines(page.body, reading).splitlines():
         head = _HEAD.match(line)
         if head:
             row, wide = _row(grid, page, reading, guid, head), "extended" in head["what"]

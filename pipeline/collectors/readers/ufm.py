@@ -19,7 +19,7 @@ from functools import partial
 from pipeline.collectors.fabric import normal_guid, port_number
 from pipeline.collectors.fill import fill, parse_into
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
 
@@ -96,7 +96,7 @@ class _Ufm:
         self._records(records if isinstance(records, list) else [])
 
     def _csv(self, body: bytes) -> None:
-        text = io.StringIO(body.decode("utf-8", "replace"), newline="")
+        text = io.StringIO(whole_lines(body, self.reading), newline="")
         try:
             self._records(csv.DictReader(text))
         except csv.Error:
