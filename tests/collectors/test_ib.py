@@ -281,6 +281,34 @@ def test_lines_of_adapters_that_are_none() -> None:
         assert only(reading, "ib_port")["rate_gbps"] == 400
 
 
+GOOD_PORT = "CA 'mlx5_0'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 400\n"
+OF_ANOTHER = "\t\tState: Down\n\t\tRate: 10\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "\tPort x2:\n",
+        "\tPort 123456:\n",
+        "\tPort:\n",
+        "CA 'mlx5_1\n",
+        "CA 'mlx5_1'\n\tPort x:\n",
+        "Infiniband device 'mlx5_1' port x status:\n",
+    ],
+)
+def test_lines_of_a_port_that_is_none_are_nobodys(head: str) -> None:
+    reading = read("ibstat", GOOD_PORT + head + OF_ANOTHER)
+    port = only(reading, "ib_port")
+    assert (port["port"], port["port_state"], port["rate_gbps"]) == (1, "active", 400)
+    assert reading.rejected == {("bad_line", ""): 1}
+
+
+def test_the_port_behind_one_that_is_none_is_read() -> None:
+    text = GOOD_PORT + "\tPort x2:\n" + OF_ANOTHER + "\tPort 3:\n\t\tRate: 100\n"
+    found = rows(read("ibstat", text), "ib_port")
+    assert [(port["port"], port["rate_gbps"]) for port in found] == [(1, 400), (3, 100)]
+
+
 # -- ibswinfo
 
 

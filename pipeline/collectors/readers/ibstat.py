@@ -41,6 +41,8 @@ ALSO = {
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
 _PORT = re.compile(r"\s+Port (\d{1,5}):\s*")
 _STATUS = re.compile(r"Infiniband device '([^']{1,64})' port (\d{1,5}) status:\s*")
+# What stands where a head stands: lines without indent, and ports of an adapter.
+_HEAD = re.compile(r"\S|\s+Port(?! GUID\b)")
 MAX_LINE = 512
 
 
@@ -71,25 +73,33 @@ def read(page: Page, contracts: Contracts) -> Reading:
 
 def _ports(text: str, reading: Reading) -> list[_Port]:
     ports: list[_Port] = []
-    device, guid = "", None
+    port: _Port | None = None
+    device, guid, begun = "", None, False
     for line in text.splitlines():
         if not line.strip():
             continue
+        head = _HEAD.match(line)
+        if head:
+            # Also one that cannot be read: the lines behind it are not of the port before it.
+            port, begun = None, True
+            if not line[0].isspace():
+                device, guid = "", None
         if len(line) > MAX_LINE:
             reading.reject("line_too_long")
         elif status := _STATUS.fullmatch(line):
-            ports.append(_Port(status.group(1), status.group(2), None))
-            device = ""
+            port = _Port(status.group(1), status.group(2), None)
+            ports.append(port)
         elif adapter := _ADAPTER.fullmatch(line):
-            device, guid = adapter.group(1), None
-        elif device and (port := _PORT.fullmatch(line)):
-            ports.append(_Port(device, port.group(1), guid))
-        elif line[0].isspace() and ":" in line and (device or ports):
+            device = adapter.group(1)
+        elif device and (number := _PORT.fullmatch(line)):
+            port = _Port(device, number.group(1), guid)
+            ports.append(port)
+        elif not head and ":" in line and begun:
             name, _, value = (part.strip() for part in line.partition(":"))
             if device and name == "Node GUID":
                 guid = value
-            elif ports and (not device or ports[-1].device == device):
-                ports[-1].said[name.lower().replace("_", " ")] = value
+            elif port is not None:
+                port.said[name.lower().replace("_", " ")] = value
         else:
             reading.reject("bad_line")
     return ports
