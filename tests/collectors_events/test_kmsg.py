@@ -124,6 +124,40 @@ def test_lines_of_one_moment_about_one_thing_are_one_event() -> None:
     ]  # fmt: skip
 
 
+SECOND = (
+    "[Fri Aug 30 11:43:09 2024] ",
+    "Feb 27 09:08:07 h1 kernel: ",
+    "2026-02-27T09:08:07+00:00 h1 kernel: ",
+)
+SXID = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, "
+NETIR = "NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT "
+
+
+@pytest.mark.parametrize("when", SECOND)
+@pytest.mark.parametrize(
+    ("first", "second", "severities"),
+    [
+        (f"{SXID}Non-fatal, Link 46", f"{SXID}Fatal, Link 47", ["warning", "critical"]),
+        (f"{SXID}Non-fatal, Link 46", f"{SXID}Fatal, Link 46", ["warning", "critical"]),
+        (f"{SXID}Fatal, Link 46", f"{SXID}Fatal, Link 47", ["critical", "critical"]),
+        (f"{SXID}Non-fatal, LTSSM", f"{SXID}Fatal, LTSSM", ["warning", "critical"]),
+        (f"{NETIR}Nonfatal XC0 i0 Link 08 (0x1)", f"{NETIR}Fatal XC0 i0 Link 09 (0x2)",
+         ["warning", "critical"]),
+        (f"{NETIR}Fatal XC0 i0 Link 08 (0x1)", f"{NETIR}Fatal XC0 i0 Link 09 (0x1)",
+         ["critical", "critical"]),
+    ],
+)  # fmt: skip
+def test_other_links_and_severities_of_one_second_are_other_events(
+    when: str, first: str, second: str, severities: list[str]
+) -> None:
+    lines = [when + first, when + second]
+    # A line that is repeated is told once, wherever it stands.
+    found = rows("\n".join([lines[0], *lines, lines[1], lines[0]]))
+    assert [row["severity"] for row in found] == severities
+    for row, line in zip(found, lines, strict=True):
+        assert row["message"].endswith(line.rpartition(", ")[2])
+
+
 def test_other_lines_are_no_events() -> None:
     reading = read(
         "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context\n"

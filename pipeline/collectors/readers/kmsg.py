@@ -51,6 +51,7 @@ _SXID = re.compile(
 )
 _GPU_AT = re.compile(r"NVRM: GPU at (?:PCI:)?(?P<pci>[0-9a-fA-F:.]+): (?P<uuid>GPU-[0-9a-f-]{36})")
 _OFF_BUS = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:.]+): GPU has fallen off the bus")
+_LINK = re.compile(r"\bLink (?P<link>\d{1,5})\b")
 _KMSG = re.compile(r"(?P<prefix>\d+),(?P<seq>\d+),(?P<us>\d+),[^;]*;(?P<text>.*)")
 _DMESG = re.compile(r"\[\s*(?P<s>\d+\.\d+)\] ?(?P<text>.*)")
 _CTIME = re.compile(r"\[(?P<time>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?(?P<text>.*)")
@@ -143,8 +144,13 @@ def log_events(page: Page, reading: Reading) -> list[LogEvent]:
             continue
         event = _event(line, text, time)
         if event is not None:
-            same = (event.kind, event.code, event.pci, event.time)
             # Several lines of one moment about one thing are one event; the first says most.
+            # A moment may be a whole second: another link, or worse news of it, is not the same.
+            link = _LINK.search(event.message)
+            same = (
+                event.kind, event.code, event.pci, event.time, event.severity,
+                int(link["link"]) if link else None,
+            )  # fmt: skip
             if event.time is None or same not in told:
                 found.append(event)
             told.add(same)
