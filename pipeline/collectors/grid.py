@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.rows import clean
 from pipeline.collectors.values import (
     EXACT_BELOW,
     REASONS,
@@ -112,7 +113,7 @@ class Grid:
         if value is None or value == "":
             return
         if isinstance(value, str):
-            value = value[:MAX_LABEL]
+            value = clean(value[:MAX_LABEL])  # JSON may hold half a character
         cells = self._column(column)
         if cells[row] is None:
             if (row, column) not in self._torn:

@@ -390,6 +390,23 @@ def test_json_of_no_shape(body: str) -> None:
     assert not reading.tables
 
 
+@pytest.mark.parametrize("name", ["node_description", "name"])
+def test_half_a_character_in_a_record_costs_no_page(name: str) -> None:
+    half = {"node_guid": "0x1", "port_num": 1, name: "h\ud800 mlx5_\udfff", "PortRcvPkts": 7}
+    odd = {"node_guid": "0x3\ud800", "port_num": 1, "timestamp": "\ud800", "PortRcvPkts": "\ud800"}
+    whole = {"node_guid": "0x2", "port_num": 1, "node_description": "hü mlx5_0"}
+    first, second = rows(read("ufm", json.dumps([half, odd, whole])), "ib_port")
+    assert (first["node_name"], first["host"], first["device"]) == ("h? mlx5_?", "h?", "mlx5_?")
+    assert first["rcv_packets"] == 7
+    assert (second["node_name"], second["host"]) == ("hü mlx5_0", "hü")
+
+
+def test_bytes_of_a_csv_that_are_no_text() -> None:
+    head = b"node_guid,port_num,node_description,PortXmitWaitExtended\n"
+    port = only(read("ufm", head + b"0x1,3,h\xed\xa0\x80 mlx5_0,99\n"), "ib_port")
+    assert (port["xmit_wait_ticks"], port["device"]) == (99, "mlx5_0")
+
+
 def test_values_of_no_shape_in_records() -> None:
     record = {"node_guid": "0x1", "port_num": 1, "PortXmitPkts": {"a": 1}, "PortRcvPkts": 10**400}
     reading = read("ufm", json.dumps([record]))

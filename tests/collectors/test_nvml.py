@@ -160,3 +160,23 @@ def test_pages_of_no_shape(body: str) -> None:
     reading = read("nvml", body)
     assert not reading.tables
     assert sum(reading.rejected.values()) == 1
+
+
+def test_half_a_character_costs_no_page() -> None:
+    said = {"DCGM_FI_DEV_SM_CLOCK": 1965}
+    gpus = [
+        {"uuid": "GPU-\ud800", "index": 0, "name": "B\udfff", "fields": said},
+        {"uuid": "GPU-1", "index": 1, "name": "B", "fields": said},
+    ]
+    page = json.dumps({"driver_version": "5\ud800", "gpus": gpus})
+    first, second = rows(read("nvml", page), "gpu")
+    assert (first["gpu_uuid"], first["model_name"], first["driver_version"]) == (
+        "GPU-?",
+        "B?",
+        "5?",
+    )
+    assert (second["gpu_uuid"], second["model_name"], second["sm_clock_mhz"]) == (
+        "GPU-1",
+        "B",
+        1965,
+    )

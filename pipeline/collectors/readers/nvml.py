@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.collectors.grid import Grid
 from pipeline.collectors.page import NothingToReadError, Page, Reading
+from pipeline.collectors.rows import clean
 from pipeline.collectors.values import fields
 from pipeline.errors import missing_extra
 from pipeline.streams import Contracts
@@ -235,6 +236,7 @@ def _rows(grids: dict[str, Grid], gpu: dict[str, Any], driver: str | None) -> No
     uuid = gpu["uuid"]
     if not isinstance(uuid, str) or not uuid:
         raise ValueError("a GPU without UUID")
+    uuid = clean(uuid)
     grid = grids["gpu"]
     row = grid.row((uuid, ""))
     grid.number(row, "gpu_index", gpu.get("index"))
