@@ -496,6 +496,21 @@ SYSTEM = "CA 'mlx5_0'\n\tNode GUID: 0x0c42a10300d9c078\n\tPort 1:\n"
         ("ibstat", SYSTEM + "\t\tState: Active\n", "\t\tRate: 2", "ib_port", "rate_gbps"),
         ("ibstat", SYSTEM + "\t\tRate: 200\n", "\t\tState: Act", "ib_port", "port_state"),
         ("ibswinfo", "temperature (C) | 45\n", "fan#1 (rpm)        | 84", "component", "fan_rpm"),
+        ("sharp", "active_jobs,trees\n3,1\n", "17", "component", ""),
+        (
+            "ib_sysfs",
+            "/sys/class/infiniband/a/ports/1/counters/link_downed:3\n",
+            "/sys/class/infiniband/a/ports/1/counters/port_xmit_wait:17",
+            "ib_port",
+            "xmit_wait_ticks",
+        ),
+        (
+            "ib_sysfs",
+            "=== ./link_downed ===\n3\n",
+            "=== ./port_xmit_wa",
+            "ib_port",
+            "xmit_wait_ticks",
+        ),
     ],
 )
 def test_a_last_line_without_its_end_is_dropped(

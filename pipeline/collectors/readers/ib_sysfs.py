@@ -25,7 +25,7 @@ from pipeline.collectors.fabric import (
     state_word,
 )
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
 
@@ -157,7 +157,7 @@ def _files(body: bytes, reading: Reading) -> dict[str, str]:
     """Content of the files by path, whichever form the page has."""
     if body[:2] == b"\x1f\x8b" or body[257:262] == b"ustar":
         return _tar_files(body, reading)
-    text = body.decode("utf-8", "replace")
+    text = whole_lines(body, reading)
     if text.lstrip().startswith("=== "):
         return _sections(text)
     files = {}

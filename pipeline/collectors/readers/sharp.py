@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pipeline.collectors.fill import fill, parse_into
 from pipeline.collectors.grid import Grid
-from pipeline.collectors.page import Page, Reading
+from pipeline.collectors.page import Page, Reading, whole_lines
 from pipeline.collectors.values import fields
 from pipeline.streams import Contracts
 
@@ -83,7 +83,7 @@ def _json(grid: Grid, page: Page, reading: Reading, body: bytes) -> None:
 
 def _csv(grid: Grid, page: Page, reading: Reading, body: bytes) -> None:
     try:
-        for record in csv.DictReader(io.StringIO(body.decode("utf-8", "replace"), newline="")):
+        for record in csv.DictReader(io.StringIO(whole_lines(body, reading), newline="")):
             _record(grid, page, reading, record)
     except csv.Error:
         reading.reject("bad_line")
