@@ -141,6 +141,50 @@ def test_broken_resources_cost_themselves() -> None:
     assert f"{PUMPS}/4: HTTP 500" in notes
 
 
+@pytest.mark.parametrize("bad", ["\x01", "\ud800", "x" * 70_000])
+def test_member_that_no_request_can_carry_costs_itself(bad: str) -> None:
+    members = [{"@odata.id": f"{PUMPS}/{name}"} for name in ("1", bad, "2")]
+    collection = {"@odata.type": "#PumpCollection.PumpCollection", "Members": members}
+    tree = cdu(
+        {
+            PUMPS: httpx.Response(200, content=json.dumps(collection)),
+            f"{PUMPS}/1": pump(1),
+            f"{PUMPS}/2": pump(2),
+        }
+    )
+    reading = read(asyncio.run(walker(Controller(tree)).walk()))
+    found = [row["component_id"] for row in rows(reading, "coolant")]
+    assert found == [f"{PUMPS}/1", f"{PUMPS}/2"]
+    assert reading.rejected["resource_not_read", ""] == 1
+    (note,) = reading.notes
+    note.encode()  # it can be printed
+    assert note.startswith(f"{PUMPS}/")
+    assert len(note) < 1_000
+
+
+@pytest.mark.parametrize("where", ["/redfish/v1/\x01", "http://[bmc/redfish/v1/Sessions/1"])
+def test_session_that_cannot_be_addressed_costs_nothing_else(where: str) -> None:
+    """The answer to a login names the session in ``Location``; the token alone is enough."""
+    tree = cdu({PUMPS: pump(1)})
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(201, headers={"X-Auth-Token": "t", "Location": where})
+        if request.headers.get("X-Auth-Token") != "t":
+            return httpx.Response(401)
+        found = tree.get(request.url.path)
+        return httpx.Response(200, json=found) if found else httpx.Response(404)
+
+    async def session() -> bytes:
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        one = Walker(http, "https://b.test", clock=ManualClock(), credentials=Credentials("u", "p"))
+        body = await one.walk()
+        await one.close()
+        return body
+
+    assert len(rows(read(asyncio.run(session())), "coolant")) == 1
+
+
 def test_second_walk_reads_what_carries_readings_until_it_is_time_to_look_again() -> None:
     tree = cdu(
         {

@@ -13,10 +13,11 @@ from pipeline.collectors.redfish.component import Components
 from pipeline.collectors.redfish.nvlink import Links
 from pipeline.collectors.redfish.owners import Owners
 from pipeline.collectors.redfish.tree import Tree, kind_of, parse, read_folder
-from pipeline.collectors.rows import Rows
+from pipeline.collectors.rows import Rows, clean
 from pipeline.streams import Contracts
 
 KIND = "redfish"
+MAX_PATH_SHOWN = 200  # characters in a note
 
 # What is read beside the properties in the contracts, by stream: where it stands, and its column.
 ALSO = {
@@ -40,7 +41,7 @@ def read(page: Page, contracts: Contracts) -> Reading:
         reading.reject(reason)
     for path, why in tree.missing.items():
         reading.reject("resource_not_read")
-        reading.note(f"{path}: {why}")
+        reading.note(f"{clean(path[:MAX_PATH_SHOWN])}: {clean(why)}")
     manager = manager_id(tree) or page.target
     rows = {
         name: Rows(contracts[name], reading, page, KIND)

@@ -62,6 +62,10 @@ _SKIPPED = frozenset(
     }
 )  # fmt: skip
 
+# What building and sending a request raises: paths and headers come from the controller, and
+# one that no request can carry (too long, control or half characters) is its own loss only.
+_NOT_SENT = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError)
+
 
 class WalkError(Exception):
     """Nothing could be read of the controller; the text is for the target's health row.
@@ -196,7 +200,7 @@ class Walker:
                     status, body = await self._get(path)
             except httpx.TimeoutException:
                 return "timed out"
-            except (httpx.HTTPError, WalkError) as exc:
+            except (*_NOT_SENT, WalkError) as exc:
                 return f"{type(exc).__name__}: {exc}"
         if status != 200:
             return f"HTTP {status}"
@@ -244,12 +248,14 @@ class Walker:
             if answer.status_code not in (200, 201) or "X-Auth-Token" not in answer.headers:
                 raise WalkError("login_refused", f"HTTP {answer.status_code}")
             self._token = answer.headers["X-Auth-Token"]
-            self._session = normal(urlsplit(answer.headers.get("Location", "")).path)
+            self._session = None
+            with contextlib.suppress(ValueError):  # no address: the session ends by itself
+                self._session = normal(urlsplit(answer.headers.get("Location", "")).path)
 
     async def close(self) -> None:
         """Give the session back: controllers have few."""
         if self._session and self._token:
-            with contextlib.suppress(httpx.HTTPError):  # it ends by itself after a while
+            with contextlib.suppress(*_NOT_SENT):  # it ends by itself after a while
                 await self._http.delete(
                     self._base + self._session,
                     headers={"X-Auth-Token": self._token},
