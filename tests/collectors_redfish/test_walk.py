@@ -120,6 +120,87 @@ def test_walk_ends_and_pages_on() -> None:
     assert "/redfish/v1/AccountService" not in controller.asked
 
 
+def paged(following: object) -> Tree:
+    """Two pumps on two pages; the first page names the second as ``following``."""
+    kind = "#PumpCollection.PumpCollection"
+    return cdu(
+        {
+            PUMPS: {
+                "@odata.type": kind,
+                "Members": [{"@odata.id": f"{PUMPS}/1"}],
+                "Members@odata.nextLink": following,
+            },
+            f"{PUMPS}?$skip=1": {"@odata.type": kind, "Members": [{"@odata.id": f"{PUMPS}/2"}]},
+            f"{PUMPS}/1": pump(1),
+            f"{PUMPS}/2": pump(2),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        f"http://bmc.test{PUMPS}?$skip=1",
+        f"HTTP://BMC.test:80{PUMPS}?$skip=1",
+        f"//bmc.test{PUMPS}?$skip=1",
+        "?$skip=1",
+    ],
+)
+def test_next_page_of_the_same_controller_is_read(following: str) -> None:
+    """A link is a URI reference of RFC 3986: hosts have no case, 80 is http's own port."""
+    reading = read(asyncio.run(walker(Controller(paged(following))).walk()))
+    found = [row["component_id"] for row in rows(reading, "coolant")]
+    assert found == [f"{PUMPS}/1", f"{PUMPS}/2"]
+    assert not reading.rejected
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        f"http://other.test{PUMPS}?$skip=1",
+        f"//other.test{PUMPS}?$skip=1",
+        f"https://bmc.test{PUMPS}?$skip=1",
+        f"http://bmc.test:8080{PUMPS}?$skip=1",
+        f"http://user:s3cret@bmc.test{PUMPS}?$skip=1",
+        f"http://bmc.test:x{PUMPS}?$skip=1",
+        f"http://[bmc{PUMPS}",
+        "http://bmc.test/elsewhere",
+        "/redfish/v1/../../etc/passwd",
+        5,
+    ],
+)
+def test_next_page_elsewhere_is_noted_and_not_asked_for(following: object) -> None:
+    asked: list[str] = []
+    controller = Controller(paged(following))
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url.copy_with(path="/", query=None)))
+        return await controller(request)
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    one = Walker(http, "http://bmc.test", clock=ManualClock())
+    reading = read(asyncio.run(one.walk()))
+    assert [row["component_id"] for row in rows(reading, "coolant")] == [f"{PUMPS}/1"]
+    assert set(asked) == {"http://bmc.test/"}
+    assert set(controller.asked) == {
+        "/redfish/v1", "/redfish/v1/ThermalEquipment", PUMPS, f"{PUMPS}/1",
+    }  # fmt: skip
+    assert reading.rejected["resource_not_read", ""] == 1
+    (note,) = reading.notes
+    assert note.startswith(f"{PUMPS}: its next page is not followed")
+    assert "s3cret" not in note
+
+
+@pytest.mark.parametrize("before", ["", "http://hall.test", "http://hall.test/redfish/cdu-1"])
+def test_next_page_behind_a_prefix_is_read(before: str) -> None:
+    tree = {
+        f"/redfish/cdu-1{path}": answer
+        for path, answer in paged(f"{before}{PUMPS}?$skip=1").items()
+    }
+    one = walker(Controller(tree), url="http://hall.test/redfish/cdu-1")
+    assert len(rows(read(asyncio.run(one.walk())), "coolant")) == 2
+
+
 def test_broken_resources_cost_themselves() -> None:
     members = [{"@odata.id": f"{PUMPS}/{number}"} for number in range(1, 6)]
     tree = cdu(

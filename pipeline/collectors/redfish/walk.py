@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urljoin, urlsplit, urlunsplit
 
 import httpx
 
@@ -163,7 +163,12 @@ class Walker:
                     context[path] = resource
                 elif kind in LIVE or kind in RARE:
                     found[path] = resource
-                for next_path in next_paths(resource):
+                following = list(next_paths(resource))
+                try:
+                    following += self._next_page(path, resource)
+                except ValueError as exc:
+                    missing[path] = f"its next page is not followed: {exc}"
+                for next_path in following:
                     if next_path not in seen and len(seen) < MAX_RESOURCES:
                         seen.add(next_path)
                         wave.append(next_path)
@@ -179,6 +184,30 @@ class Walker:
         self._context = {**context, **headroom}
         self._looked_at = self._clock.monotonic()
         return found
+
+    def _next_page(self, path: str, collection: Resource) -> list[str]:
+        """Path and query of a collection's next page; empty where it names none.
+
+        Raises:
+            ValueError: the page is not one of this controller's resources.
+        """
+        link = collection.get("Members@odata.nextLink")
+        if link is None:
+            return []
+        if not isinstance(link, str):
+            raise ValueError("no address")
+        base = urlsplit(self._base)
+        # Links are written without the prefix that a proxy puts before them, or with it.
+        to = urlsplit(link if link.startswith(ROOT) else urljoin(self._base + path, link))
+        if to.netloc and (to.username is not None or _origin(to) != _origin(base)):
+            raise ValueError("it is at another address")
+        found = to.path
+        if to.netloc and base.path and found.startswith(base.path + ROOT):
+            found = found.removeprefix(base.path)
+        if not found.startswith(ROOT) or ".." in found:
+            raise ValueError("it is no resource")
+        # The query is what tells the pages apart.
+        return [urlunsplit(("", "", found, to.query, ""))]
 
     async def _read_all(self, paths: list[str], missing: dict[str, str]) -> dict[str, Resource]:
         answers = await asyncio.gather(*(self._read(path) for path in paths))
@@ -300,13 +329,13 @@ def _sources(value: object) -> Iterator[str]:
 
 
 def next_paths(resource: Resource) -> Iterator[str]:
-    """Paths that lead on from a resource: its parts and members, and the next page."""
+    """Paths that lead on from a resource: its parts and members."""
     yield from _links(resource, 0)
-    following = normal(resource.get("Members@odata.nextLink"))
-    # The query of a page's link is what tells the pages apart.
-    link = resource.get("Members@odata.nextLink")
-    if following.startswith(ROOT) and isinstance(link, str):
-        yield link
+
+
+def _origin(address: SplitResult) -> tuple[str, str | None, int | None]:
+    default = {"http": 80, "https": 443}.get(address.scheme)
+    return address.scheme, address.hostname, address.port or default
 
 
 def _links(value: object, depth: int) -> Iterator[str]:
