@@ -293,6 +293,51 @@ def test_second_walk_reads_what_carries_readings_until_it_is_time_to_look_again(
     }
 
 
+def test_walk_whose_time_runs_out_keeps_what_was_read() -> None:
+    """Four pumps never answer and hold all places: those after them wait for their turn."""
+    members = [{"@odata.id": f"{PUMPS}/{number}"} for number in range(1, 11)]
+    tree = cdu({PUMPS: {"@odata.type": "#PumpCollection.PumpCollection", "Members": members}})
+    tree.update({f"{PUMPS}/{number}": pump(number) for number in range(1, 11)})
+    never = {f"{PUMPS}/{number}" for number in (3, 4, 5, 6)}
+    controller = Controller(tree)
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path in never:
+            await asyncio.Event().wait()
+        return await controller(request)
+
+    async def walks() -> list[bytes]:
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        one = Walker(http, "http://bmc.test", clock=ManualClock(), timeout_s=0.05)
+        bodies = [await one.walk(), await one.walk()]
+        never.clear()
+        return [*bodies, await one.walk()]
+
+    *cut, whole = asyncio.run(walks())
+    for body in cut:  # the second time says so too
+        reading = read(body)
+        found = [row["component_id"] for row in rows(reading, "coolant")]
+        assert found == [f"{PUMPS}/1", f"{PUMPS}/2"]
+        assert reading.rejected["resource_not_read", ""] == 8
+        assert any("time ran out" in note for note in reading.notes)
+    assert len(rows(read(whole), "coolant")) == 10
+    assert not read(whole).rejected
+
+
+def test_controller_that_never_answers_is_timed_out() -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def walk() -> None:
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        await Walker(http, "http://bmc.test", clock=ManualClock(), timeout_s=0.01).walk()
+
+    with pytest.raises(WalkError) as caught:
+        asyncio.run(walk())
+    assert caught.value.reason == "timed_out"
+
+
 def test_nothing_read_is_an_error() -> None:
     with pytest.raises(WalkError, match="HTTP 404"):
         asyncio.run(walker(Controller({})).walk())

@@ -32,6 +32,8 @@ from pipeline.errors import ConfigError
 ROOT = "/redfish/v1"
 CONCURRENCY = 4
 LOOK_AGAIN_S = 600.0
+WALK_TIMEOUTS = 10
+_LATE = "not read before the walk's time ran out"
 
 # Read at every walk.
 LIVE = frozenset(
@@ -95,7 +97,8 @@ class Walker:
         url: the controller's address; a path before ``/redfish/v1`` is kept as a prefix, and
             a path behind it is where the walk begins.
         manager_id: id that the operator gave the controller.
-        timeout_s: of one request.
+        timeout_s: of one request. A walk has :data:`WALK_TIMEOUTS` times as much: what was not
+            read by then is missing, and what was read is kept.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Walker:
         self._manager_id = manager_id
         self._credentials = credentials
         self._timeout_s = timeout_s
+        self._until = float("inf")
         self._gate = asyncio.Semaphore(CONCURRENCY)
         self._token: str | None = None
         self._session: str | None = None
@@ -138,13 +142,18 @@ class Walker:
             WalkError: nothing could be read.
         """
         missing: dict[str, str] = {}
+        self._until = asyncio.get_running_loop().time() + self._timeout_s * WALK_TIMEOUTS
         if self._clock.monotonic() - self._looked_at >= LOOK_AGAIN_S or not self._live:
             found = await self._whole_tree(missing)
         else:
             found = await self._read_all(self._live, missing)
             if len(missing) > len(found):
                 self._looked_at = float("-inf")  # the tree may have changed: look again
+        if _LATE in missing.values():
+            self._looked_at = float("-inf")  # say again what is missing, until all is read
         if not found:
+            if _LATE in missing.values():
+                raise WalkError("timed_out", _LATE)
             raise WalkError("nothing_read", next(iter(missing.values()), "no resource"))
         context = [r for path, r in self._context.items() if path not in found]
         return dump(found.values(), context=context, manager_id=self._manager_id, missing=missing)
@@ -221,6 +230,15 @@ class Walker:
 
     async def _read(self, path: str) -> Resource | str:
         """One resource, or why it could not be read."""
+        if asyncio.get_running_loop().time() >= self._until:
+            return _LATE
+        try:
+            async with asyncio.timeout_at(self._until):
+                return await self._ask(path)
+        except TimeoutError:
+            return _LATE
+
+    async def _ask(self, path: str) -> Resource | str:
         async with self._gate:
             try:
                 status, body = await self._get(path)
