@@ -8,6 +8,7 @@ import shutil
 import socket
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -15,6 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 from pipeline.streams import Contracts, load_contracts
 
 ROOT = Path(__file__).resolve().parents[1]
+# No test is about time: the first example of a module imports what it needs.
+hypothesis.settings.register_profile("rackpulse", deadline=None)
+hypothesis.settings.load_profile("rackpulse")
 
 
 def skip_or_fail(reason: str) -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -17,10 +16,6 @@ from pipeline.incidents.evaluation.labelled import scratch_store
 from pipeline.settings import Settings, load_settings
 from pipeline.streams import Contracts, load_contracts
 from pipeline.streams.arrow import conform
-
-# The first example of a test imports and compiles: a deadline per example says nothing here.
-hypothesis.settings.register_profile("no-deadline", deadline=None)
-hypothesis.settings.load_profile("no-deadline")
 
 START = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
 
