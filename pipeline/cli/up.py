@@ -42,7 +42,8 @@ def _ports(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 @click.option(
     "--faults-seed",
     type=int,
-    help="Seed that the three faults are drawn from; drawn itself when not given.",
+    help="Seed that the three faults are drawn from. When not given it is drawn itself, and"
+    " faults of an earlier start that still go on stay the only ones.",
 )
 @click.option("--no-faults", is_flag=True, help="Start no fault.")
 @click.option(
@@ -82,6 +83,7 @@ def up(
         ports,
         make_console(),
         SystemClock(),
+        faults_beside_others=faults_seed is not None,
     ).run()
 
 

@@ -21,10 +21,15 @@ class FaultStarter:
         seed: draws entity, time and severity of one fault per detector; None starts none.
         hall_url: address of the hall.
         say: prints a line for the person.
+        beside_others: also when faults of an earlier start go on.
     """
 
-    def __init__(self, seed: int | None, hall_url: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, seed: int | None, hall_url: str, say: Callable[[str], None],
+        *, beside_others: bool = True,
+    ) -> None:  # fmt: skip
         self._seed = seed
+        self._beside_others = beside_others
         self._hall_url = hall_url
         self._say = say
         self._done = seed is None
@@ -40,6 +45,10 @@ class FaultStarter:
         if self._done or not scoring.live >= DETECTORS:
             return
         try:
+            if not self._beside_others and (going_on := self._going_on(now)):
+                self._done = True
+                self._say(f"faults of an earlier start go on, none are drawn: {going_on}")
+                return
             answer = httpx.post(
                 f"{self._hall_url}/hall/faults", json={"seed": self._seed}, timeout=10.0
             )
@@ -57,6 +66,16 @@ class FaultStarter:
                 f"{'' if name == entity else f' ({entity})'}, severity {fault['severity']:.2f},"
                 f" starts at {_time(fault['start']):%H:%M:%S} UTC"
             )
+
+    def _going_on(self, now: datetime) -> str:
+        """Faults of the hall that have no end yet, in words."""
+        answer = httpx.get(f"{self._hall_url}/hall/state", timeout=10.0)
+        answer.raise_for_status()
+        return ", ".join(
+            f"{_words(fault['cause'])} on {fault['entity']}"
+            for fault in answer.json()["faults"]
+            if "cause" in fault and (fault["end"] is None or _time(fault["end"]) > now)
+        )
 
     def _look_for(self, incidents: list[dict[str, Any]], now: datetime) -> None:
         """Say which faults have become incidents. A link's fault may be named by either end."""

@@ -76,11 +76,14 @@ class Run:
         asked_ports: dict[str, int],
         console: Console,
         clock: Clock,
+        *,
+        faults_beside_others: bool = True,
     ) -> None:
         self._settings = settings
         self._contracts = contracts
         self._plan = plan
         self._faults_seed = faults_seed
+        self._faults_beside_others = faults_beside_others
         self._asked_ports = asked_ports
         self._console = console
         self._clock = clock
@@ -202,7 +205,9 @@ class Run:
         with connect(self._settings) as client:
             observer = Observer(client, self._settings, self._contracts, self._clock)
             hall = f"http://127.0.0.1:{self._ports['hall']}"
-            starter = FaultStarter(self._faults_seed, hall, self._say)
+            starter = FaultStarter(
+                self._faults_seed, hall, self._say, beside_others=self._faults_beside_others
+            )
             addresses = self._addresses()
             for name, address in addresses.items():
                 self._say(f"{name:18} {address}")

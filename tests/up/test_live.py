@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -82,15 +83,28 @@ def test_scoring_line_names_the_oldest_window() -> None:
 class _Hall:
     """The hall's fault address, over a transport of httpx's own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, statuses: list[int]) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, statuses: list[int], ends: Sequence[str | None] = ()
+    ) -> None:
         self.asked: list[bytes] = []
         self._statuses = statuses
+        self._ends = ends
 
         def post(url: str, **more: object) -> httpx.Response:
             with httpx.Client(transport=httpx.MockTransport(self._answer)) as client:
                 return client.post(url, **more)  # type: ignore[arg-type]
 
+        def get(url: str, **more: object) -> httpx.Response:
+            with httpx.Client(transport=httpx.MockTransport(self._state)) as client:
+                return client.get(url, **more)  # type: ignore[arg-type]
+
         monkeypatch.setattr("pipeline.up.faults.httpx.post", post)
+        monkeypatch.setattr("pipeline.up.faults.httpx.get", get)
+
+    def _state(self, _request: httpx.Request) -> httpx.Response:
+        faults: list[dict[str, Any]] = [{"benign": True, "kind": "hot_day", "end": None}]
+        faults += [{"cause": "tired_pump", "entity": "cdu-1", "end": end} for end in self._ends]
+        return httpx.Response(200, json={"faults": faults})
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.content)
@@ -131,6 +145,28 @@ def test_faults_start_once_and_only_when_every_detector_is_live(
         "  congested_link: bad cable on leaf-r1-1 port 76 (0x0a/76), severity 0.50,"
         " starts at 12:01:30 UTC" in said
     )
+
+
+@pytest.mark.parametrize(
+    ("ends", "drawn"),
+    [
+        ([None], False),
+        (["2026-03-01T18:00:00Z"], False),
+        (["2026-03-01T09:00:00Z"], True),
+        ([], True),
+    ],
+)
+def test_a_later_start_draws_none_beside_faults_that_go_on(
+    monkeypatch: pytest.MonkeyPatch, ends: list[str | None], drawn: bool
+) -> None:
+    hall = _Hall(monkeypatch, [200], ends)
+    said: list[str] = []
+    starter = FaultStarter(7, "http://hall", said.append, beside_others=False)
+    starter.step(_scoring(), [], NOW)
+    starter.step(_scoring(), [], NOW)
+    assert len(hall.asked) == drawn
+    words = "faults of an earlier start go on, none are drawn: tired pump on cdu-1"
+    assert said.count(words) == (not drawn)
 
 
 def test_what_was_found_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
