@@ -64,18 +64,17 @@ def serve(
     faults_seed: int | None, no_faults: bool,
 ) -> None:  # fmt: skip
     """Serve the hall in the wire formats of real exporters."""
+    from pipeline.hall import serve as serving
     from pipeline.hall.fleet import build_fleet
-    from pipeline.hall.serve import serve as run
-    from pipeline.hall.serve import state_file
     from pipeline.hall.snapshot import hall_to_serve
     from pipeline.service import setup_logging
     from pipeline.settings import load_settings
 
     settings = load_settings()
     setup_logging(settings.log_format)
-    racks, seed = hall_to_serve(state_file(settings), racks, seed)
+    racks, seed = hall_to_serve(serving.state_file(settings), racks, seed)
     fleet = build_fleet(racks, seed, cluster=settings.cluster)
-    run(
+    serving.serve(
         settings, load_contracts(), fleet, port=port, history_hours=history_hours,
         faults_seed=None if no_faults else faults_seed, fabric=fabric, say=click.echo,
     )  # fmt: skip

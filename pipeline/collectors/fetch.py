@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import httpx
 
@@ -281,12 +281,9 @@ def read_host(kind: str) -> bytes:
     Raises:
         RackpulseError: it cannot be asked; the text says why.
     """
-    from pipeline.collectors.registry import reader
+    from pipeline.collectors.registry import HostReader, reader
 
-    # Only readers of OF_HOST have it: the protocol of all readers does not name it.
-    ask = getattr(reader(kind), "read_host")  # noqa: B009
-    found: bytes = ask()
-    return found
+    return cast(HostReader, reader(kind)).read_host()
 
 
 def read_path(kind: str, path: Path) -> bytes:

@@ -25,8 +25,6 @@ from pipeline.topology.imports.draft import host_list
 
 MAX_BYTES = 256_000_000
 _INDEXES = re.compile(r"gpu[^,]*\(IDX:([0-9,-]+)\)")
-
-
 _LONGEST_INDEXES = 16  # two numbers and a dash; more is no index
 
 

@@ -49,6 +49,14 @@ class Reader(Protocol):
         ...
 
 
+class HostReader(Reader, Protocol):
+    """A reader of :data:`OF_HOST`."""
+
+    def read_host(self) -> bytes:
+        """Ask the collector's own host."""
+        ...
+
+
 @functools.cache
 def reader(kind: str) -> Reader:
     """The reader of a kind.

@@ -54,7 +54,7 @@ def serve(
             that of another hall.
     """
     clock = clock or SystemClock()
-    folder = settings.state_dir / "hall"
+    folder = state_file(settings).parent
     live = LiveHall(fleet, clock, state_file(settings), history_s=3600.0 * history_hours)
     config = uvicorn.Config(
         "", host="127.0.0.1", port=port, log_level="warning", access_log=False,

@@ -130,7 +130,7 @@ def test_slow_store_keeps_the_group_and_the_memory(scene: Scene) -> None:
     """Every insert takes seconds: the loop keeps polling, and what is held stays bounded."""
 
     def slow(request: Request) -> None:
-        time.sleep(2.0)
+        time.sleep(2.0)  # the fault itself: a store that is slow
         request.answer(*request.forward())
 
     with StoreProxy(scene.store.settings) as proxy:
@@ -161,7 +161,7 @@ def test_store_away_for_a_while(scene: Scene) -> None:
             for _ in range(rounds):
                 wait_for_more(scene)
                 scene.store.stop()
-                time.sleep(3)
+                time.sleep(3)  # the fault itself: away for longer than a few tries
                 assert writer.running
                 scene.store.start()
                 wait_for_more(scene, 100)
