@@ -11,13 +11,13 @@ from pathlib import Path
 import uvicorn
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.errors import RackpulseError
 from pipeline.hall.app import HallApp
 from pipeline.hall.fleet import Fleet
 from pipeline.hall.history import History, kafka_outlet_maker
 from pipeline.hall.layout import topology_of
 from pipeline.hall.live import LiveHall
 from pipeline.hall.targets import targets_of
+from pipeline.listening import HOST, listen
 from pipeline.settings import Settings
 from pipeline.streams import Contracts
 
@@ -56,17 +56,9 @@ def serve(
     clock = clock or SystemClock()
     folder = state_file(settings).parent
     live = LiveHall(fleet, clock, state_file(settings), history_s=3600.0 * history_hours)
-    config = uvicorn.Config(
-        "", host="127.0.0.1", port=port, log_level="warning", access_log=False,
-        timeout_graceful_shutdown=5,
-    )  # fmt: skip
-    try:
-        sock = config.bind_socket()
-    except SystemExit as exc:  # uvicorn ends the process where a port is taken
-        raise RackpulseError(
-            f"Port {port} is taken: give another one with  --port, or 0 for a free one"
-        ) from exc
-    address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    config = uvicorn.Config("", log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    sock = listen(port)
+    address = f"http://{HOST}:{sock.getsockname()[1]}"
     targets = targets_of(fleet, address, fabric=fabric)
     _write_json(folder / "topology.json", topology_of(fleet).model_dump_json(exclude_none=True))
     _write_json(folder / "targets.json", json.dumps(targets, indent=1))

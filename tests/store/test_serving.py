@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from pipeline.cli.sql import sql as sql_command
 from pipeline.errors import RackpulseError
+from pipeline.listening import HOST, listen
 from pipeline.settings import Settings
 from pipeline.store import connect
 from pipeline.store.local import endpoint_file, read_endpoint, store_folder, users_file
@@ -133,7 +134,7 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.splitlines() == [
         f"rackpulse: Port {port} is taken by another program: stop that one, or choose another"
-        " port with --port"
+        " port with --port, 0 for a free one"
     ]
 
 
@@ -224,3 +225,12 @@ def test_sql_command_prints_as_the_analyst(tmp_path: Path, monkeypatch: pytest.M
         for shape in ("csv", "json"):
             broken = runner.invoke(sql_command, [late, "--format", shape])
             assert isinstance(broken.exception, RackpulseError)
+
+
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
+    with listen(0) as listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, peer = listener.accept()
+        with accepted:
+            assert peer == client.getsockname()
+            assert listener.getsockname()[0] == HOST
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1

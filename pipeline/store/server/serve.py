@@ -18,6 +18,7 @@ import uvicorn
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import RackpulseError
+from pipeline.listening import HOST, listen
 from pipeline.memory import keep_large_pieces
 from pipeline.settings import Settings
 from pipeline.store.local import (
@@ -33,7 +34,6 @@ from pipeline.store.server.engine import Engine
 from pipeline.store.server.incoming import Scratch
 
 log = logging.getLogger(__name__)
-HOST = "127.0.0.1"
 DEFAULT_PORT = 18123
 # How long running statements may go on after a signal, in seconds.
 GRACE_S = 5
@@ -60,7 +60,7 @@ def serve(
     folder = store_folder(settings.state_dir)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    with _lock(folder), _listen(port) as listener:
+    with _lock(folder), listen(port) as listener:
         users = ensure_users(settings.state_dir)
         scratch = folder / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)
@@ -135,18 +135,3 @@ def _lock(folder: Path) -> IO[str]:
             f"Another store{who} holds {folder}: stop it first, or set another RACKPULSE_STATE_DIR"
         ) from exc
     return file
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(512)
-    except OSError as exc:
-        listener.close()
-        raise RackpulseError(
-            f"Port {port} is taken by another program: stop that one, or choose another port"
-            " with --port"
-        ) from exc
-    return listener
