@@ -29,9 +29,9 @@ _PLAIN = "CODEC(ZSTD(1))"
 # young parts needed a seventh of the syncs at fleet rate.
 WIDE_FROM_BYTES = 268_435_456
 # By default some five parts are merged as soon as they are there, and a row is merged again at
-# every fivefold size: at fleet rate that cost more than twice what all inserts do. With fifty
-# a row is merged twice in its day.
-MERGED_AT_ONCE = 50
+# every fivefold size: at fleet rate that cost more than twice what all inserts do.
+MERGED_AT_ONCE = 100
+MERGED_AT_MOST = 200
 
 
 def clickhouse_type(column: Column) -> str:
@@ -68,6 +68,9 @@ def create_table_sql(stream: Stream, *, engine: str = "MergeTree", retention_day
     of a collector are. Inserts and merges are synced: a power cut takes nothing that was
     answered.
 
+    A merge takes ``MERGED_AT_ONCE`` parts or more. ClickHouse would choose so many, then leave
+    out the small ones at their end, and write the large one anew with each single insert.
+
     Args:
         engine: table engine with its arguments.
         retention_days: how long rows are kept, by ingest day.
@@ -95,5 +98,6 @@ TTL toDate(ingested_at) + INTERVAL {retention_days} DAY DELETE
 SETTINGS ttl_only_drop_parts = 1, fsync_after_insert = 1, fsync_part_directory = 1,
     min_rows_to_fsync_after_merge = 1, min_compressed_bytes_to_fsync_after_merge = 1,
     non_replicated_deduplication_window = 0, min_bytes_for_wide_part = {WIDE_FROM_BYTES},
-    min_parts_to_merge_at_once = {MERGED_AT_ONCE}
+    min_parts_to_merge_at_once = {MERGED_AT_ONCE}, max_parts_to_merge_at_once = {MERGED_AT_MOST},
+    merge_selector_enable_heuristic_to_remove_small_parts_at_right = 0
 COMMENT {_quoted(stream.description)}"""
