@@ -99,7 +99,10 @@ def _wait(up: Up, check: Any, what: str, timeout_s: float) -> None:
         up.alive()
         return bool(check())
 
-    wait_until(look, what, timeout_s=timeout_s, every_s=2.0)
+    try:
+        wait_until(look, what, timeout_s=timeout_s, every_s=2.0)
+    except AssertionError as exc:
+        raise AssertionError(f"{exc}\n{up.said()[-4000:]}") from exc
 
 
 def _airflow_run_states(up: Up, state_dir: Path, dag_id: str) -> list[str]:
@@ -122,7 +125,7 @@ def _airflow_run_states(up: Up, state_dir: Path, dag_id: str) -> list[str]:
 
 @pytest.mark.kafka
 @pytest.mark.airflow
-@pytest.mark.timeout(840)
+@pytest.mark.timeout(1500)
 def test_the_main_job_end_to_end(tmp_path: Path) -> None:
     state_dir = tmp_path / "state"
     options = ("--racks", str(_RACKS), "--history-hours", "1", "--faults-seed", "11")
@@ -135,7 +138,7 @@ def test_the_main_job_end_to_end(tmp_path: Path) -> None:
         os.kill(up.service_pid("writer"), signal.SIGKILL)
         os.kill(up.service_pid("store"), signal.SIGKILL)
 
-        _wait(up, lambda: "all faults are found" in up.said(), "the faults to be found", 540)
+        _wait(up, lambda: "all faults are found" in up.said(), "the faults to be found", 900)
         incidents = up.status()["incidents"]
         assert {incident["detector"] for incident in incidents} == {
             "straggler_gpu", "hot_rack", "congested_link",
