@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.collectors.redfish.values import is_headroom, seconds
-from tests.collectors_redfish.helpers import only, read, rows
+from tests.collectors_redfish.helpers import close, only, read, rows
 
 CONNECTOR = {
     "@odata.id": "/redfish/v1/ThermalEquipment/CDUs/1/SecondaryCoolantConnectors/1",
@@ -173,6 +173,54 @@ def test_leak_by_voltage(volts: float, leak: bool) -> None:
         "Thresholds": {"LowerCritical": {"Reading": 1.3}, "UpperCritical": {"Reading": 2.0}},
     }
     assert only(read(sensor), "component")["leak"] is leak
+
+
+# DMTF's schema Sensor prescribes W, J, V, A and Cel; controllers send other multiples as well.
+@pytest.mark.parametrize(
+    ("kind", "units", "sent", "column", "stored"),
+    [
+        ("Power", "W", 12.5, "power_w", 12.5),
+        ("Power", "kW", 12.5, "power_w", 12_500.0),
+        ("Power", "mW", 12_500, "power_w", 12.5),
+        ("Power", "watts", 12.5, "power_w", 12.5),
+        ("Power", None, 12.5, "power_w", 12.5),
+        ("EnergyJoules", "kW.h", 2, "energy_j", 7_200_000.0),
+        ("EnergyJoules", "kJ", 2, "energy_j", 2_000.0),
+        ("Voltage", "mV", 11_950, "voltage_v", 11.95),
+        ("Current", "mA", 850, "current_a", 0.85),
+        ("Temperature", "Cel", 41.0, "temp_c", 41.0),
+        ("Temperature", "[degF]", 105.8, "temp_c", 41.0),
+        ("Temperature", "K", 314.15, "temp_c", 41.0),
+        ("Rotational", "{rev}/min", 9_000, "fan_rpm", 9_000.0),
+    ],
+)
+def test_a_sensor_in_another_unit(
+    kind: str, units: str | None, sent: float, column: str, stored: float
+) -> None:
+    sensor = {
+        "@odata.id": "/redfish/v1/Chassis/PowerShelf_0/Sensors/Out",
+        "@odata.type": "#Sensor.v1_7_0.Sensor",
+        "Id": "Out",
+        "ReadingType": kind,
+        "Reading": sent,
+        **({} if units is None else {"ReadingUnits": units}),
+    }
+    assert only(read(sensor), "component")[column] == close(stored)
+
+
+def test_leak_by_voltage_in_millivolts() -> None:
+    sensor = {
+        "@odata.id": "/redfish/v1/Chassis/1/Sensors/LeakDetector_0",
+        "@odata.type": "#Sensor.v1_7_0.Sensor",
+        "Id": "LeakDetector_0",
+        "ReadingType": "Voltage",
+        "ReadingUnits": "mV",
+        "Reading": 1_200,
+        "Thresholds": {"LowerCritical": {"Reading": 1_300}, "UpperCritical": {"Reading": 2_000}},
+    }
+    row = only(read(sensor), "component")
+    assert row["voltage_v"] == close(1.2)
+    assert row["leak"] is True
 
 
 def test_detectors_of_two_chassis_are_two() -> None:

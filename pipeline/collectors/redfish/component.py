@@ -16,6 +16,7 @@ from pipeline.collectors.redfish.values import (
     excerpt_source,
     find,
     health,
+    in_unit,
     is_headroom,
     reading,
     seconds,
@@ -23,13 +24,14 @@ from pipeline.collectors.redfish.values import (
 )
 from pipeline.collectors.rows import Rows
 
+# By the sensor's reading type: the column, and the unit in UCUM.
 _BY_READING_TYPE = {
-    "Power": "power_w",
-    "EnergyJoules": "energy_j",
-    "Voltage": "voltage_v",
-    "Current": "current_a",
-    "Rotational": "fan_rpm",
-    "Humidity": "humidity_percent",
+    "Power": ("power_w", "W"),
+    "EnergyJoules": ("energy_j", "J"),
+    "Voltage": ("voltage_v", "V"),
+    "Current": ("current_a", "A"),
+    "Rotational": ("fan_rpm", "{rev}/min"),
+    "Humidity": ("humidity_percent", "%"),
 }
 # What is read beside the properties in the contract: where it stands, and its column.
 ALSO = {
@@ -53,7 +55,7 @@ ALSO = {
     "`TemperatureReadingsCelsius`, `Sensor` `Temperature`": "temp_c",
     "the same of a processor's memory": "memory_temp_c",
     "the same where it is headroom": "temp_margin_c",
-    **{f"`Sensor` `{kind}`": column for kind, column in _BY_READING_TYPE.items()},
+    **{f"`Sensor` `{kind}`": column for kind, (column, _) in _BY_READING_TYPE.items()},
 }
 # Sensors of a processor's chassis that speak of the processor itself, not of a part of it.
 _OF_PROCESSOR = re.compile(r"[GC]PU_\d+_(?:Power|Energy|Voltage|TEMP|TempAvg|TempLimit)_\d+$")
@@ -297,7 +299,8 @@ class Components:
         elif kind == "Temperature":
             if resource.get("ReadingBasis") == "Delta":
                 return
-            self._temperature(owner, path, resource.get("Name"), value)
+            celsius = in_unit(value, resource.get("ReadingUnits"), "Cel")
+            self._temperature(owner, path, resource.get("Name"), celsius)
             if self._owners.type_of(owner) not in _PROCESSORS:
                 self._status(self._row(path), resource)
         elif kind == "Percent" and "FAN" in path.upper():
@@ -305,7 +308,8 @@ class Components:
             self._status(row, resource)
             self._rows.put(row, "fan_percent", value)
         elif kind in _BY_READING_TYPE:
-            column = _BY_READING_TYPE[str(kind)]
+            column, unit = _BY_READING_TYPE[str(kind)]
+            value = in_unit(value, resource.get("ReadingUnits"), unit)
             if self._owners.type_of(owner) in _PROCESSORS:
                 if _OF_PROCESSOR.search(path):
                     self._rows.put(self._row(owner), column, value)
@@ -318,14 +322,15 @@ class Components:
         """A detector's voltage; the thresholds tell a leak where no detector does."""
         row = self._row(self._detectors.get(str(resource.get("Id")), path), "leak_detector")
         self._status(row, resource)
-        self._rows.put(row, "voltage_v", resource.get("Reading"))
+        units = resource.get("ReadingUnits")
+        self._rows.put(row, "voltage_v", in_unit(resource.get("Reading"), units, "V"))
         if resource.get("Id") in self._detectors:
             return
         thresholds, volts = resource.get("Thresholds"), row.get("voltage_v")
         if not isinstance(thresholds, dict) or not isinstance(volts, float):
             return
-        low = reading(thresholds.get("LowerCritical"))
-        high = reading(thresholds.get("UpperCritical"))
+        low = in_unit(reading(thresholds.get("LowerCritical")), units, "V")
+        high = in_unit(reading(thresholds.get("UpperCritical")), units, "V")
         if isinstance(low, (int, float)) and isinstance(high, (int, float)):
             row["leak"] = not low <= volts <= high
 

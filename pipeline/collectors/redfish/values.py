@@ -12,6 +12,34 @@ _DURATION = re.compile(
 )
 _HEADROOM = re.compile(r"GPU_\d+_TEMP_1$|t_?limit|templimit|headroom|margin", re.IGNORECASE)
 
+# Factor to the unit in which Redfish prescribes a reading (schema Sensor, ``ReadingUnits``, in
+# UCUM), from others that controllers use. A spelling that is not here means the prescribed unit.
+_FACTORS = {
+    "W": {"mW": 1e-3, "kW": 1e3, "MW": 1e6},
+    "J": {"kJ": 1e3, "MJ": 1e6, "W.h": 3.6e3, "Wh": 3.6e3, "kW.h": 3.6e6, "kWh": 3.6e6},
+    "V": {"uV": 1e-6, "mV": 1e-3, "kV": 1e3},
+    "A": {"uA": 1e-6, "mA": 1e-3, "kA": 1e3},
+}
+
+
+def in_unit(value: object, units: object, wanted: str) -> object:
+    """A sensor's reading in the wanted unit.
+
+    Args:
+        value: anything but a number comes back as it is.
+        units: the sensor's ``ReadingUnits``; None where it gives none.
+        wanted: ``W``, ``J``, ``V``, ``A`` or ``Cel``; other readings come in one unit only.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if not isinstance(units, str):
+        return value
+    if wanted == "Cel":
+        if units in ("K", "Kelvin"):
+            return value - 273.15
+        return (value - 32.0) / 1.8 if units in ("[degF]", "degF", "F") else value
+    return value * _FACTORS.get(wanted, {}).get(units, 1.0)
+
 
 def reading(value: object) -> object:
     """The number in a property: the set-point of a control, the reading of an excerpt.
