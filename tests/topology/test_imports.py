@@ -128,6 +128,49 @@ nonsense,1,,,,,,
 """
 
 
+def test_a_wrong_line_of_a_table_costs_itself_and_says_why(tmp_path: Path) -> None:
+    lines = "kind,id,tray,rack\ngpu,GPU-0,-1,r1\ngpu,GPU-1,x,r1\ngpuu,GPU-2,1,r1\ngpu,,1,r1\n"
+    draft = read_source(write(tmp_path, "t.csv", lines + "gpu,GPU-3,4,r1\n"))
+    assert draft.entities == {("gpu", "GPU-3"): {"tray": 4, "rack": "r1"}}
+    assert draft.skipped == {"bad_line": 4}
+    negative, no_number, kind, no_id = draft.notes
+    assert negative.startswith("line 2 is left out: tray '-1': ")
+    assert no_number.startswith("line 3 is left out: tray 'x': ")
+    assert kind.startswith("line 4 is left out: kind 'gpuu' is none of gpu, grace_cpu, ")
+    assert no_id == "line 5 is left out: it has no id"
+    # Nothing of it stands in the way of a whole topology.
+    assert merge([draft], "c").topology.place("gpu", "GPU-3").tray == 4
+
+
+def test_a_wrong_cable_of_a_table_costs_itself(tmp_path: Path) -> None:
+    lines = "kind,a,a_port,b,b_port\nhost_leaf,h,-1,l,2\nhost_leaf,h,1,l\nhost_leaf,h,1,l,2\n"
+    draft = read_source(write(tmp_path, "cables.csv", lines))
+    assert list(draft.cables) == [("h", 1, "l", 2)]
+    assert [note.split(":")[0] for note in draft.notes] == [
+        "line 2 is left out", "line 3 is left out",
+    ]  # fmt: skip
+
+
+def test_two_lines_of_a_table_that_differ_are_told(tmp_path: Path) -> None:
+    lines = "kind,id,rack,tray,cdu\nrack,r1,,,cdu-1\nrack,r1,,,cdu-2\ngpu,g,r1,3,\ngpu,g,r1,4,\n"
+    draft = read_source(write(tmp_path, "t.csv", lines))
+    assert draft.notes == [
+        "line 3: cdu is cdu-2 here and cdu-1 in an earlier line, which is taken",
+        "line 5: tray is 4 here and 3 in an earlier line, which is taken",
+    ]
+    assert draft.skipped == {"contradiction": 2}
+    topology = merge([draft], "c").topology
+    assert topology.place("gpu", "g")[1:3] == ("r1", 3)
+    assert topology.place("gpu", "g").cdu == "cdu-1"
+
+
+def test_a_table_without_a_kind_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="its first line must name a column kind"):
+        read_source(write(tmp_path, "t.csv", "id,rack\ng,r1\n"))
+    with pytest.raises(ConfigError, match="no line that can be read: line 2 is left out: kind"):
+        read_source(write(tmp_path, "t.csv", "kind,id\nvan,r1\n"))
+
+
 def test_csv_says_what_nobody_else_knows_and_sources_contradict(tmp_path: Path) -> None:
     table = read_source(write(tmp_path, "racks.csv", CSV))
     assert table.skipped == {"bad_line": 2}
