@@ -166,9 +166,9 @@ def from_row(row: Mapping[str, Any]) -> Alert:
     )
 
 
-def _json(text: object, empty: Any) -> Any:
+def _json(value: object, empty: Any) -> Any:
     try:
-        found = json.loads(str(text))
+        found = json.loads(value) if isinstance(value, str | bytes) else value
     except ValueError:
         return empty
     return found if isinstance(found, type(empty)) else empty

@@ -67,20 +67,35 @@ def list_incidents(everything: bool, quiet: bool, as_json: bool) -> None:
 
 @incidents.command()
 @click.argument("incident_id")
-def show(incident_id: str) -> None:
-    """Show one incident whole, with its history, as JSON."""
-    from pipeline.incidents.views import incident_history
+@click.option("--json", "as_json", is_flag=True, help="All that is stored, as one JSON object.")
+def show(incident_id: str, as_json: bool) -> None:
+    """Show one incident with its history; the first characters of its id are enough."""
+    from pipeline.alerts.model import from_row
+    from pipeline.alerts.terminal import make_console, render_alert
+    from pipeline.incidents.views import incident_history, whole_id
     from pipeline.store.client import connect
 
-    rows = incident_history(connect(load_settings()), incident_id)
-    if not rows:
-        raise RackpulseError(f"No incident {incident_id}: see  rackpulse incidents list --all")
-    newest = rows[-1]
-    newest["history"] = [
-        {key: row[key] for key in ("transition", "window_end", "at", "cause", "severity")}
-        for row in rows
-    ]
-    click.echo(json.dumps(newest, default=_text, indent=1))
+    client = connect(load_settings())
+    rows = incident_history(client, whole_id(client, incident_id))
+    if as_json:
+        newest = dict(rows[-1])
+        newest["history"] = [
+            {key: row[key] for key in ("transition", "window_end", "at", "cause", "severity")}
+            for row in rows
+        ]
+        click.echo(json.dumps(newest, default=_text, indent=1))
+        return
+    console = make_console()
+    alerts = [from_row(row) for row in rows]
+    # Who opens it reads what it was about; that it is over stands in the history.
+    told = [alert for alert in alerts if alert.transition != "resolved"] or alerts
+    console.print(render_alert(told[-1]))
+    for alert in alerts:
+        console.print(
+            f"{alert.at:%Y-%m-%d %H:%M:%S} UTC  {alert.transition:8}  {alert.severity:8}"
+            f"  {alert.cause_words}"
+        )
+    console.print(f"id {alerts[-1].incident_id}")
 
 
 @incidents.command()

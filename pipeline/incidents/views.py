@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import RackpulseError
+
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
     from clickhouse_connect.driver.query import QueryResult
@@ -30,6 +32,28 @@ def incident_history(client: Client, incident_id: str) -> list[dict[str, Any]]:
         parameters={"id": incident_id},
     )
     return _readable(answer)
+
+
+def whole_id(client: Client, beginning: str) -> str:
+    """The id of the incident whose id begins so: alerts show the first twelve characters.
+
+    Raises:
+        RackpulseError: there is none, or there are several.
+    """
+    found = [
+        str(row[0])
+        for row in client.query(
+            "SELECT DISTINCT incident_id FROM telemetry.incident_transition"
+            " WHERE startsWith(incident_id, {beginning:String}) ORDER BY 1 LIMIT 6",
+            parameters={"beginning": beginning},
+        ).result_rows
+    ]
+    if beginning in found or len(found) == 1:
+        return beginning if beginning in found else found[0]
+    if not found or not beginning:
+        raise RackpulseError(f"No incident {beginning}: see  rackpulse incidents list --all")
+    more = ", ..." if len(found) > 5 else ""
+    raise RackpulseError(f"Several incidents begin with {beginning}: {', '.join(found[:5])}{more}")
 
 
 def _readable(answer: QueryResult) -> list[dict[str, Any]]:

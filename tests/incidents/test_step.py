@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from clickhouse_connect.driver.client import Client
 
+from pipeline.cli.incidents import incidents as incidents_command
 from pipeline.detection.findings import COLUMNS, Finding, as_row
 from pipeline.detection.spec import load_specs
 from pipeline.errors import RackpulseError
 from pipeline.incidents import silence, silences, step, unsilence
 from pipeline.incidents.evaluation.labelled import scratch_store
 from pipeline.incidents.step import advance
-from pipeline.incidents.views import incident_history, incident_rows
+from pipeline.incidents.views import incident_history, incident_rows, whole_id
 from pipeline.settings import Settings, load_settings
 from tests.incidents.findings import WINDOW, gpu, port
 
@@ -193,6 +196,40 @@ def test_history_shows_every_transition(store: Client, settings: Settings) -> No
     step(store, settings, scored(store, 1, []))
     rows = incident_history(store, opened.incident_id)
     assert [row["transition"] for row in rows] == ["opened", "resolved"]
+
+
+def test_an_incident_is_shown_by_the_beginning_of_its_id(
+    store: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.store.client.connect", lambda settings: store)
+    opened = step(store, settings, scored(store, 0, [gpu("GPU-1")]))[0]
+    step(store, settings, scored(store, 1, []))
+    shown = CliRunner().invoke(incidents_command, ["show", opened.incident_id[:12]])
+    assert shown.exit_code == 0, shown.output
+    *card, first, last, whole = shown.output.splitlines()
+    assert any("cause" in line and opened.cause.replace("_", " ") in line for line in card)
+    assert " opened " in first
+    assert " resolved " in last
+    assert whole == f"id {opened.incident_id}"
+    found = CliRunner().invoke(incidents_command, ["show", "--json", opened.incident_id])
+    assert [item["transition"] for item in json.loads(found.output)["history"]] == [
+        "opened", "resolved",
+    ]  # fmt: skip
+
+
+def test_a_beginning_that_is_of_no_incident_or_of_several_is_refused(store: Client) -> None:
+    store.insert(
+        "telemetry.incident_transition",
+        [["ab01", WINDOW], ["ab02", WINDOW], ["ab", WINDOW], ["c0", WINDOW]],
+        column_names=["incident_id", "window_end"],
+    )
+    assert whole_id(store, "c") == "c0"
+    assert whole_id(store, "ab") == "ab"
+    with pytest.raises(RackpulseError, match="Several incidents begin with ab0: ab01, ab02"):
+        whole_id(store, "ab0")
+    for beginning in ("d", ""):
+        with pytest.raises(RackpulseError, match=f"(No|Several) incident.*{beginning}"):
+            whole_id(store, beginning)
 
 
 @pytest.mark.parametrize(
