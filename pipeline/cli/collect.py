@@ -68,6 +68,7 @@ def _once(kind: str) -> click.Command:
         from pipeline.collectors.page import NothingToReadError, Page
         from pipeline.collectors.placement import Placer
         from pipeline.collectors.registry import reader
+        from pipeline.errors import RackpulseError
         from pipeline.settings import load_settings
         from pipeline.streams import load_contracts
         from pipeline.topology import load_topology
@@ -94,6 +95,11 @@ def _once(kind: str) -> click.Command:
         tables = {stream: placer.place(table, stream) for stream, table in reading.tables.items()}
         show.write(tables, sys.stdout, form)
         _say_what_was_refused(reading.rejected, reading.notes)
+        # Readings that are refused by their column stand on a page of the right kind.
+        if not tables and any(not column for _, column in reading.rejected):
+            raise RackpulseError(f"{name} has no row of a {kind} page: is it of another kind?")
+        if not body.strip():
+            click.echo(f"note: {name} is empty", err=True)
 
     return once
 

@@ -12,13 +12,23 @@ from click.testing import CliRunner, Result
 
 from pipeline.cli.collect import collect
 from pipeline.collectors.registry import KINDS, OF_HOST
+from pipeline.errors import RackpulseError
 from tests.collectors.capture_cases import CASES, NOT_READ, Case
 from tests.conftest import ROOT
+
+# An exporter's error text, and a table whose only line overflowed: nothing of a page is left.
+NO_PAGE = {
+    "dcgm/issues/dcgm-exporter-728_body_http500.txt",
+    "dcgm/issues/gpu-monitoring-tools-4_dmon_overflow.txt",
+}
 
 
 def run(kind: str, path: Path, *args: str) -> Result:
     command = [kind, "--file", str(path), "--sink", "stdout", "--format", "jsonl", *args]
-    return CliRunner().invoke(collect, command, catch_exceptions=False)
+    ended = CliRunner().invoke(collect, command)
+    if ended.exception is not None and not isinstance(ended.exception, RackpulseError):
+        raise ended.exception
+    return ended
 
 
 def test_no_capture_is_left_out(captures: Path) -> None:
@@ -33,7 +43,7 @@ def test_no_capture_is_left_out(captures: Path) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}:{case.name}")
 def test_the_command_line_prints_what_the_capture_states(captures: Path, case: Case) -> None:
     ended = run(case.kind, captures / case.name, *case.args)
-    assert ended.exit_code == 0, ended.output
+    assert ended.exit_code == (1 if case.name in NO_PAGE else 0), ended.output
     rows: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines()]
     assert Counter(row["stream"] for row in rows) == case.rows
     for which, holds in case.says:

@@ -68,6 +68,8 @@ def test_url_topology_and_target(tmp_path: Path) -> None:
         (["dcgm"], "give either --file or --url"),
         (["dcgm", "--url", "http://u:secret@h/metrics"], "take user and password out"),
         (["dcgm", "--url", "http://127.0.0.1:9/metrics", "--timeout", "1"], "refused"),
+        (["dcgm", "--file", __file__], "test_cli.py has no row of a dcgm page"),
+        (["redfish", "--file", __file__], "test_cli.py has no row of a redfish page"),
         (["nothing"], "No such command"),
         (["run"], "Say what to read"),
     ],
